@@ -1,1 +1,1 @@
-"""What is measured: each module has `run(...) -> dict`, with keys as in docs/benchmarks.md; the command line prints it."""
+"""What is measured: each module has `run(...) -> dict`, keys as in docs/benchmarks.md; the command line prints it."""

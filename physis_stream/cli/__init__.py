@@ -1,6 +1,6 @@
 """The command line `physis-stream`: parse, call one function a command, turn a refusal into one line and an exit code.
 
-Exit codes: 0 done, 1 the command ran and found a failure, 2 wrong usage, 130 interrupted. A command's module is imported
+Exit codes: 0 done, 1 ran and found a failure, 2 wrong usage, 130 interrupted. A command's module is imported
 only when it runs, so that `--help` and `--version` answer at once.
 """
 
