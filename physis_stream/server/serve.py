@@ -1,0 +1,67 @@
+"""Runs the server with uvicorn until it is told to stop; then closes peers, ends sessions and stops the engine."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+
+import uvicorn
+
+from physis_stream.runtime.service import EngineService
+from physis_stream.server.app import create_app
+from physis_stream.server.settings import ConfigurationError, ServerSettings
+
+PING_INTERVAL_S = 1.5
+PING_TIMEOUT_S = 3.0
+
+
+def uvicorn_config(service: EngineService, settings: ServerSettings) -> uvicorn.Config:
+    """Return uvicorn's configuration: pings that notice a vanished socket within 5 s, no compression of pixels."""
+    return uvicorn.Config(
+        create_app(service, settings),
+        host=settings.host,
+        port=settings.port,
+        log_level="warning",
+        lifespan="on",
+        ws_max_size=settings.limits.websocket_message,
+        ws_max_queue=32,
+        ws_ping_interval=PING_INTERVAL_S,
+        ws_ping_timeout=PING_TIMEOUT_S,
+        ws_per_message_deflate=False,
+        h11_max_incomplete_event_size=64 << 10,
+        timeout_keep_alive=15,
+        timeout_graceful_shutdown=round(settings.timers.drain_s) + 2,
+        server_header=False,
+        date_header=False,
+        access_log=False,
+    )
+
+
+def bind(settings: ServerSettings) -> socket.socket:
+    """Return a bound socket; ConfigurationError if the address is taken or not ours."""
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    listening = socket.socket(family, socket.SOCK_STREAM)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listening.bind((settings.host, settings.port))
+    except OSError as error:
+        listening.close()
+        raise ConfigurationError(f"cannot bind {settings.host}:{settings.port}: {error.strerror}") from error
+    return listening
+
+
+def url_of(settings: ServerSettings, port: int) -> str:
+    """The URL to open on this machine."""
+    host = "127.0.0.1" if settings.host in ("0.0.0.0", "::") else settings.host
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def run(service: EngineService, settings: ServerSettings, *, announce: Callable[[str], None] = print) -> None:
+    """Serve until SIGINT or SIGTERM; `announce` is told the URL once the port is bound."""
+    listening = bind(settings)
+    announce(f"physis_stream serves at {url_of(settings, listening.getsockname()[1])}")
+    server = uvicorn.Server(uvicorn_config(service, settings))
+    try:
+        server.run(sockets=[listening])
+    finally:
+        listening.close()

@@ -1,0 +1,200 @@
+"""Video of one session: encoded once, sent to each of its peers as it comes.
+
+A fresh chunk's first frame leaves at once; the rest follow at the world's fps so that the receiver's jitter buffer
+stays small, and hurry when the next chunk is there. Waiting chunks are bounded by the listener (two, oldest first to
+go) and dropped before they are encoded, so that no reference is lost. Nothing of an old epoch is sent after a reset.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from typing import Any
+
+import av
+from aiortc import MediaStreamTrack
+from aiortc.mediastreams import MediaStreamError
+
+from physis_stream.runtime.service import ChunkOut
+from physis_stream.server.feed import Listener, SessionFeed
+from physis_stream.server.video_encoder import CLOCK_RATE, TIME_BASE, VideoEncoder
+
+log = logging.getLogger("physis_stream.server")
+MAX_CHUNKS = 2
+REFRESH_S = 0.25
+REFRESH_TICKS = 90
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedFrame:
+    """One compressed picture. `pts` in 90 kHz ticks; `head` is the chunk whose first frame this is, else None."""
+
+    payload: bytes
+    pts: int
+    epoch: int
+    keyframe: bool
+    head: ChunkOut | None
+
+
+class EncodedTrack(MediaStreamTrack):
+    """What one peer's sender reads. Bounded: when full it starts over at the next keyframe.
+
+    `on_sent(frame)` is called when the sender comes back for the next frame, hence after this one left.
+    """
+
+    kind = "video"
+
+    def __init__(self, capacity: int, on_sent: Callable[[EncodedFrame], None], on_starved: Callable[[], None]) -> None:
+        super().__init__()
+        self._frames: deque[EncodedFrame] = deque()
+        self._capacity = capacity
+        self._on_sent = on_sent
+        self._on_starved = on_starved
+        self._there = asyncio.Event()
+        self._needs_key = True
+        self._last: EncodedFrame | None = None
+        self.sent = 0
+        self.dropped = 0
+
+    def put(self, frame: EncodedFrame) -> None:
+        """Queue a frame; deltas are refused until a keyframe starts a decodable run."""
+        if len(self._frames) >= self._capacity:
+            self.dropped += len(self._frames)
+            self._frames.clear()
+            self._needs_key = not frame.keyframe
+            if self._needs_key:
+                self._on_starved()
+        if self._needs_key and not frame.keyframe:
+            self.dropped += 1
+            return
+        self._needs_key = False
+        self._frames.append(frame)
+        self._there.set()
+
+    def drop_before(self, epoch: int) -> None:
+        """Forget waiting frames of earlier epochs; the new epoch begins with a keyframe."""
+        if any(frame.epoch < epoch for frame in self._frames):
+            self._frames = deque(frame for frame in self._frames if frame.epoch >= epoch)
+            self._needs_key = not self._frames
+
+    async def recv(self) -> Any:
+        """Return the next packet; MediaStreamError once the track has stopped."""
+        if self._last is not None:
+            last, self._last = self._last, None
+            self._on_sent(last)
+        while not self._frames:
+            if self.readyState != "live":
+                raise MediaStreamError
+            self._there.clear()
+            await self._there.wait()
+        self._last = self._frames.popleft()
+        self.sent += 1
+        packet = av.Packet(self._last.payload)
+        packet.pts = self._last.pts
+        packet.time_base = TIME_BASE
+        return packet
+
+    def stop(self) -> None:
+        super().stop()
+        self._frames.clear()
+        self._there.set()
+
+
+class VideoStream:
+    """Encodes a session's feed while at least one track listens."""
+
+    def __init__(self, feed: SessionFeed, fps: float, chunk_frames: int, double_below: int, executor: Executor) -> None:
+        self._feed = feed
+        self._fps = fps
+        self._capacity = MAX_CHUNKS * chunk_frames
+        self._double_below = double_below
+        self._executor = executor
+        self._tracks: set[EncodedTrack] = set()
+        self._task: asyncio.Task[None] | None = None
+        self._key_wanted = True
+        self._newest: tuple[ChunkOut, int] | None = None
+        self._last_pts = -1
+        self._last_epoch = -1
+        self.encoded = 0
+        feed.watch_epochs(self._begin_epoch)
+
+    def add_track(self, on_sent: Callable[[EncodedFrame], None]) -> EncodedTrack:
+        """Return a new track; it starts with a keyframe."""
+        track = EncodedTrack(self._capacity, on_sent, self.request_keyframe)
+        self._tracks.add(track)
+        self.request_keyframe()
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._run(), name="video")
+        return track
+
+    def remove_track(self, track: EncodedTrack) -> None:
+        """Stop a track; without any the encoder rests."""
+        track.stop()
+        self._tracks.discard(track)
+        if not self._tracks and self._task is not None:
+            self._task.cancel()
+            self._task = None
+
+    def request_keyframe(self) -> None:
+        """The next picture, or the present one if none comes soon, is sent whole."""
+        self._key_wanted = True
+
+    async def _run(self) -> None:
+        listener = self._feed.listen(max_chunks=MAX_CHUNKS, replay=True)
+        encoder = VideoEncoder(self._fps, self._double_below)
+        try:
+            while self._feed.ended_reason is None:
+                if await listener.chunk_within(REFRESH_S):
+                    chunk = await listener.chunk()
+                    if chunk is not None:
+                        await self._send_chunk(encoder, listener, chunk)
+                elif self._key_wanted and self._newest is not None:
+                    await self._repeat(encoder, *self._newest)
+        except asyncio.CancelledError:
+            raise
+        except Exception:
+            log.exception("the video of a session failed")
+        finally:
+            self._feed.leave(listener)
+            for track in list(self._tracks):
+                track.stop()
+
+    async def _send_chunk(self, encoder: VideoEncoder, listener: Listener, chunk: ChunkOut) -> None:
+        clock = asyncio.get_running_loop().time
+        began = clock()
+        for offset in range(len(chunk.frames)):
+            if offset and not listener.has_chunk:
+                await listener.chunk_within(max(0.0, began + offset / self._fps - clock()))
+            if chunk.epoch < self._feed.epoch:
+                return
+            pts = round((chunk.first_frame_id + offset) * CLOCK_RATE / self._fps)
+            self._newest = (chunk, offset)
+            await self._encode(encoder, chunk, offset, max(pts, self._last_pts + 1), head=offset == 0)
+
+    async def _repeat(self, encoder: VideoEncoder, chunk: ChunkOut, offset: int) -> None:
+        """Send the present picture again, whole: somebody joined or lost it while nothing new comes."""
+        if chunk.epoch >= self._feed.epoch:
+            await self._encode(encoder, chunk, offset, self._last_pts + REFRESH_TICKS, head=False)
+
+    async def _encode(self, encoder: VideoEncoder, chunk: ChunkOut, offset: int, pts: int, *, head: bool) -> None:
+        keyframe, self._key_wanted = self._key_wanted or chunk.epoch != self._last_epoch, False
+        self._last_pts, self._last_epoch = pts, chunk.epoch
+        payload = await asyncio.get_running_loop().run_in_executor(
+            self._executor, lambda: encoder.encode(chunk.frames[offset], pts, keyframe=keyframe)
+        )
+        self.encoded += 1
+        if chunk.epoch < self._feed.epoch:
+            self._key_wanted = True
+            return
+        frame = EncodedFrame(payload, pts, chunk.epoch, keyframe, chunk if head else None)
+        for track in self._tracks:
+            track.put(frame)
+
+    def _begin_epoch(self, epoch: int) -> None:
+        """Drop encoded frames of earlier epochs that no sender has taken yet."""
+        for track in self._tracks:
+            track.drop_before(epoch)

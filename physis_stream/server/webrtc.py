@@ -1,0 +1,328 @@
+"""Peer connections: one offer in, one complete answer out, three data channels and one video track.
+
+A peer holds its session while it lives. It is given up when it does not connect in time, when its control channel
+closes, when the network path fails, or when nothing has come from it for `silence_s` (each second it is sent
+statistics, which its SCTP must acknowledge; so silence means absence). Media ends with control. Knows no HTTP.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections import deque
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any
+
+from aiortc import (
+    RTCConfiguration,
+    RTCDataChannel,
+    RTCIceServer,
+    RTCPeerConnection,
+    RTCRtpSender,
+    RTCSessionDescription,
+)
+from aiortc.exceptions import InternalError, InvalidAccessError, InvalidStateError, OperationError
+from aiortc.rtcrtpparameters import RTCRtpCodecCapability
+
+from physis_client.errors import TooLarge
+from physis_stream.core.errors import EngineError, InvalidState
+from physis_stream.runtime.service import ChunkOut
+from physis_stream.server.control_channel import ControlChannel, event_object
+from physis_stream.server.dialogue import Dialogue
+from physis_stream.server.json_text import to_json
+from physis_stream.server.limits import Limits
+from physis_stream.server.problems import InvalidRequest
+from physis_stream.server.sessions import Attachment, ServedSession, SessionRegister
+from physis_stream.server.settings import ServerSettings
+from physis_stream.server.video_track import EncodedFrame, VideoStream
+
+log = logging.getLogger("physis_stream.server")
+MAX_BUFFERED_TELEMETRY = 256 << 10
+MAX_UNTOLD_TELEMETRY = 4
+CHANNELS = ("control", "actions", "telemetry")
+
+
+def checked_offer(sdp: str, limits: Limits) -> str:
+    """Return the offer without multicast-DNS candidates; refuse one that is too large or not an offer of video.
+
+    A browser that hides its address behind an mDNS name sends the first check itself, so the name, which takes a
+    second to resolve, is not needed. Taking the last candidate away takes the end-of-candidates mark along.
+    """
+    if len(sdp) > limits.sdp:
+        raise TooLarge(f"an SDP has at most {limits.sdp} bytes")
+    lines = sdp.replace("\r\n", "\n").split("\n")
+    if not sdp.startswith("v=0"):
+        raise InvalidRequest("sdp must be a session description")
+    if sum(line.startswith("a=candidate:") for line in lines) > limits.sdp_candidates:
+        raise TooLarge(f"an SDP has at most {limits.sdp_candidates} candidates")
+    media = [line for line in lines if line.startswith("m=")]
+    if len(media) > limits.sdp_media_sections:
+        raise TooLarge(f"an SDP has at most {limits.sdp_media_sections} media sections")
+    if sum(line.startswith("m=video") for line in media) != 1:
+        raise InvalidRequest("an offer has exactly one video section")
+    if any(line.startswith("m=audio") for line in media):
+        raise InvalidRequest("this session has no audio")
+    hidden = any(line.startswith("a=candidate:") and ".local " in line for line in lines)
+    kept = [
+        line
+        for line in lines
+        if not (line.startswith("a=candidate:") and ".local " in line)
+        and not (hidden and line == "a=end-of-candidates")
+    ]
+    return "\r\n".join(kept)
+
+
+def vp8_codecs() -> list[RTCRtpCodecCapability]:
+    """VP8 and its retransmission format, the codecs in which the video is sent."""
+    offered = RTCRtpSender.getCapabilities("video").codecs
+    return [codec for codec in offered if codec.mimeType in ("video/VP8", "video/rtx")]
+
+
+def ice_servers(settings: ServerSettings) -> list[RTCIceServer]:
+    """The configured STUN and TURN servers in aiortc's words."""
+    return [RTCIceServer(list(one.urls), one.username, one.credential) for one in settings.ice_servers]
+
+
+def ice_username(sdp: str) -> str | None:
+    """The first ICE user name in a description; a new one means an ICE restart."""
+    return next((line.strip() for line in sdp.splitlines() if line.startswith("a=ice-ufrag:")), None)
+
+
+class RtpOrigin:
+    """Finds the random offset that the sender adds to timestamps, from the first packet it has sent.
+
+    aiortc keeps the RTP timestamp of its latest packet for sender reports; less our own pts that is the origin.
+    """
+
+    def __init__(self, sender: RTCRtpSender) -> None:
+        self._sender = sender
+        self._origin: int | None = None
+
+    def timestamp(self, sent: EncodedFrame) -> int | None:
+        """Return the RTP timestamp under which `sent`, the latest frame, left; None if the sender does not tell."""
+        if self._origin is None:
+            latest = getattr(self._sender, "_RTCRtpSender__rtp_timestamp", None)
+            count = getattr(self._sender, "_RTCRtpSender__packet_count", 0)
+            if not isinstance(latest, int) or not count:
+                return None
+            self._origin = (latest - sent.pts) % 2**32
+        return (self._origin + sent.pts) % 2**32
+
+
+class Peer:
+    """One browser's connection to one session. Without control it is a viewer: it watches and holds nothing."""
+
+    def __init__(
+        self,
+        register: SessionRegister,
+        session: ServedSession,
+        video: VideoStream,
+        settings: ServerSettings,
+        on_closed: Callable[[Peer], None],
+        *,
+        viewer: bool,
+    ) -> None:
+        self.id = secrets.token_hex(16)
+        self.session = session
+        self.viewer = viewer
+        self.lost_because: str | None = None
+        self._register = register
+        self._settings = settings
+        self._video = video
+        self._on_closed = on_closed
+        self._attachment: Attachment | None = None if viewer else register.attach(session)
+        speaker = -1 if self._attachment is None else self._attachment.speaker
+        self._dialogue = Dialogue(register, session, speaker, steps=False)
+        self._control = ControlChannel(self._dialogue, settings.limits, self._send_control, register.now)
+        self._channels: dict[str, RTCDataChannel] = {}
+        self._untold: deque[str] = deque(maxlen=MAX_UNTOLD_TELEMETRY)
+        self._closing: asyncio.Task[None] | None = None
+        self._listener = session.feed.listen(max_chunks=0)
+        self._track = video.add_track(self._frame_sent)
+        self._pc = self._new_connection(ice_servers(settings))
+        self._tasks = self._start_tasks()
+
+    # Negotiation
+
+    async def answer(self, sdp: str) -> str:
+        """Return the complete answer to an offer, within `gather_s` whatever the ICE servers do.
+
+        Where they do not answer in time the offer is answered anew without them, from this machine's own addresses.
+        """
+        offer = checked_offer(sdp, self._settings.limits)
+        try:
+            async with asyncio.timeout(self._settings.timers.gather_s * 0.8):
+                return await self._negotiate(offer)
+        except TimeoutError:
+            log.warning("the ICE servers did not answer in time; going on without them")
+        given_up = self._pc
+        self._pc = self._new_connection([])
+        given_up.remove_all_listeners()
+        self._tasks.append(asyncio.create_task(given_up.close(), name="peer given up"))
+        return await self._negotiate(offer)
+
+    async def renegotiate(self, sdp: str) -> str:
+        """Answer a later offer of the same connection. An ICE restart is refused: it needs a new peer connection."""
+        offer = checked_offer(sdp, self._settings.limits)
+        if ice_username(offer) != ice_username(self._pc.remoteDescription.sdp):
+            raise InvalidState("ICE cannot restart within a peer connection here; make a new one with POST")
+        return await self._negotiate(offer)
+
+    async def _negotiate(self, offer: str) -> str:
+        try:
+            await self._pc.setRemoteDescription(RTCSessionDescription(sdp=offer, type="offer"))
+            await self._pc.setLocalDescription(await self._pc.createAnswer())
+        except (OperationError, InvalidAccessError, InternalError, InvalidStateError) as error:
+            raise InvalidRequest(f"the offer cannot be answered: {error}") from error
+        except (ValueError, KeyError, IndexError, AssertionError, AttributeError, TypeError) as error:
+            raise InvalidRequest("the offer does not parse", status=400) from error
+        answer: str = self._pc.localDescription.sdp
+        return answer
+
+    def _new_connection(self, servers: list[RTCIceServer]) -> RTCPeerConnection:
+        connection = RTCPeerConnection(RTCConfiguration(iceServers=servers))
+        transceiver = connection.addTransceiver(self._track, direction="sendonly")
+        transceiver.setCodecPreferences(vp8_codecs())
+        transceiver.sender._send_keyframe = self._video.request_keyframe
+        self._origin = RtpOrigin(transceiver.sender)
+        connection.on("datachannel", self._open_channel)
+        connection.on("connectionstatechange", self._watch_connection)
+        return connection
+
+    def _start_tasks(self) -> list[asyncio.Task[None]]:
+        tasks = [asyncio.create_task(self._watch_silence(), name="peer silence")]
+        if not self.viewer:
+            tasks += [
+                asyncio.create_task(self._control.run_requests(), name="peer requests"),
+                asyncio.create_task(self._control.run_actions(), name="peer actions"),
+                asyncio.create_task(self._tell_notices(), name="peer notices"),
+                asyncio.create_task(self._tell_stats(), name="peer stats"),
+            ]
+        return tasks
+
+    # Channels
+
+    def _open_channel(self, channel: RTCDataChannel) -> None:
+        known = channel.label in CHANNELS and channel.label not in self._channels and not self.viewer
+        if not known:
+            channel.close()
+            return
+        self._channels[channel.label] = channel
+        if channel.label == "control":
+            channel.on("message", self._control.receive)
+            channel.on("close", lambda: self.lose("its control channel closed"))
+        elif channel.label == "actions":
+            channel.on("message", self._receive_action)
+        else:
+            self._tell_telemetry()
+
+    def _receive_action(self, message: str | bytes) -> None:
+        if self.session.actions.take(self._register.now()) is None:
+            self._control.receive_action(message)
+
+    def _send_control(self, text: str) -> None:
+        channel = self._channels.get("control")
+        if channel is not None and channel.readyState == "open":
+            channel.send(text)
+
+    # What the client hears unasked
+
+    async def _tell_notices(self) -> None:
+        while (notice := await self._listener.notice()) is not None:
+            self._send_control(to_json(event_object(notice)))
+        self.lose("the session ended", linger_s=0.2)
+
+    async def _tell_stats(self) -> None:
+        while True:
+            await asyncio.sleep(self._settings.timers.stats_s)
+            try:
+                stats = asdict(await self._register.ask(self._register.service.stats()))
+            except (EngineError, TimeoutError):
+                stats = {"alive": False}
+            self._send_control(to_json({**stats, "event": "stats"}))
+
+    def _frame_sent(self, frame: EncodedFrame) -> None:
+        stamp = self._origin.timestamp(frame)
+        if frame.head is not None:
+            self._untold.append(to_json(self._telemetry(frame.head, stamp)))
+            self._tell_telemetry()
+
+    def _tell_telemetry(self) -> None:
+        channel = self._channels.get("telemetry")
+        if channel is None or channel.readyState != "open" or channel.bufferedAmount > MAX_BUFFERED_TELEMETRY:
+            return
+        while self._untold:
+            channel.send(self._untold.popleft())
+
+    def _telemetry(self, chunk: ChunkOut, rtp_ts: int | None) -> dict[str, Any]:
+        return {
+            "frame_id": chunk.first_frame_id,
+            "rtp_ts": rtp_ts,
+            "epoch": chunk.epoch,
+            "chunk": chunk.chunk,
+            "applied": self._dialogue.applied(chunk),
+            "action": list(chunk.action),
+            "state": dict(chunk.state),
+            "reward": chunk.reward,
+            "t_render": round(self._register.now() * 1e3, 3),
+            "timing_ms": dict(chunk.timing_ms),
+        }
+
+    # Life and death
+
+    @property
+    def connected(self) -> bool:
+        return bool(self._pc.connectionState == "connected")
+
+    def _watch_connection(self) -> None:
+        if self._pc.connectionState in ("failed", "closed"):
+            self.lose(f"its connection is {self._pc.connectionState}")
+
+    def _received(self) -> int:
+        """Packets that have come from the peer so far."""
+        transports = {sender.transport for sender in self._pc.getSenders()}
+        stats = [entry for transport in transports for entry in transport._get_stats().values()]
+        return sum(int(entry.packetsReceived) for entry in stats)
+
+    async def _watch_silence(self) -> None:
+        timers, now = self._settings.timers, self._register.now
+        began, heard, heard_at = now(), -1, now()
+        while True:
+            await asyncio.sleep(timers.sweep_s)
+            ready = self.connected and (self.viewer or "control" in self._channels)
+            if not ready and now() - began > timers.connect_s:
+                self.lose("it did not connect in time")
+            if (received := self._received()) != heard or not ready:
+                heard, heard_at = received, now()
+            elif now() - heard_at > timers.silence_s and not self.viewer:
+                self.lose("it went silent")
+
+    def lose(self, reason: str, linger_s: float = 0.0) -> None:
+        """Give the peer up, once; its session is released at once, its sockets close in the background."""
+        if self._closing is None:
+            self.lost_because = reason
+            self._closing = asyncio.create_task(self._close(linger_s), name="peer close")
+
+    async def close(self, reason: str) -> None:
+        """Close and wait until all is released; idempotent."""
+        self.lose(reason)
+        assert self._closing is not None
+        await asyncio.shield(self._closing)
+
+    async def _close(self, linger_s: float) -> None:
+        log.info("peer %s is gone: %s", self.id[:8], self.lost_because)
+        if self._attachment is not None:
+            self._attachment.release()
+        self._on_closed(self)
+        self._video.remove_track(self._track)
+        self.session.feed.leave(self._listener)
+        await asyncio.sleep(linger_s)
+        for task in self._tasks:
+            task.cancel()
+        try:
+            async with asyncio.timeout(self._settings.timers.drain_s):
+                await self._pc.close()
+        except TimeoutError:
+            log.warning("closing peer %s took too long; left to the garbage collector", self.id[:8])
