@@ -18,11 +18,17 @@ class Pace(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class OpenSession:
-    """Open a session; its chunk 0 is primed from the world's starts (by seed) or an image that the runtime holds for it."""
+    """Open a session; its chunk 0 is primed from the world's starts (by seed) or an image that the runtime holds for
+    it.
+
+    `world` may be None where the core serves one world. `wait` allows queueing; without it no room means Capacity.
+    """
 
     session: SessionId
     seed: int
     pace: Pace
+    world: str | None = None
+    wait: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +51,8 @@ class SubmitControl:
 
 @dataclass(frozen=True, slots=True)
 class StepChunk:
-    """Lockstep: produce exactly one chunk under this action. Several may be queued; they pipeline as the rule allows."""
+    """Lockstep: produce exactly one chunk under this action. Several may be queued; they pipeline as the rule
+    allows."""
 
     session: SessionId
     event: EventId
@@ -68,8 +75,15 @@ class PauseSession:
 
 
 @dataclass(frozen=True, slots=True)
+class SuspendSession:
+    """The client is away and may come back: open no further chunk until resume (state reconnecting)."""
+
+    session: SessionId
+
+
+@dataclass(frozen=True, slots=True)
 class ResumeSession:
-    """Go on from where pause stopped."""
+    """Go on from where pause or suspend stopped."""
 
     session: SessionId
 
@@ -92,7 +106,11 @@ class TakeSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class RestoreSnapshot:
-    """Put the session back to a snapshot of its own or of its parent; work in flight is dropped; begins a new epoch for output."""
+    """Put the session back to a snapshot of its own family (the tree of forks it belongs to), at once.
+
+    Work in flight is dropped and a new epoch begins for output; chunks, noise and control go on as they would have
+    then.
+    """
 
     session: SessionId
     snapshot: SnapshotId
@@ -120,6 +138,7 @@ Command = (
     | StepChunk
     | ResetSession
     | PauseSession
+    | SuspendSession
     | ResumeSession
     | ForkSession
     | TakeSnapshot

@@ -1,16 +1,17 @@
 """The context rule: for step s of chunk c, which version of chunk c-d is attended to?
 
-One function of the model's profile from which everything else about a KV discipline follows: the rows a chunk costs, what a
-work item waits for, how long each version of a chunk's KV must be kept, and where a model may legally be cut. It knows no
-tensors and no sessions; training masks, the dense oracle, the page ledger and the scheduler all ask the same object.
+One function of the model's profile from which everything else about a KV discipline follows: the rows a chunk costs,
+what a work item waits for, how long each version of a chunk's KV must be kept, and where a model may legally be cut.
+It knows no tensors and no sessions; training masks, the dense oracle, the page ledger and the scheduler all ask the
+same object.
 
 Versions of one chunk's KV:
 
     version   0      1      ...    S-1     S
     written   step 0 step 1        step S-1  commit row (clean KV at t close to 0; only if the rule commits)
 
-A *primed* chunk (an image that the session was opened with) is known clean from the start: it has the committed version
-only, and every step attends to that.
+A *primed* chunk (an image that the session was opened with) is known clean from the start: it has the committed
+version only, and every step attends to that.
 """
 
 from __future__ import annotations
@@ -32,9 +33,9 @@ class Discipline(StrEnum):
 class ContextRule:
     """Which version of an earlier chunk a step attends to.
 
-    `num_steps` is S, the denoising steps of a chunk. `commit` adds one row a chunk that writes clean KV; `clean` always
-    has it, `same_step` never does, `cascade` may do without (then the last step's KV stands in for the committed one).
-    `window` counts the earlier chunks that may be attended to, the chunk itself not included.
+    `num_steps` is S, the denoising steps of a chunk. `commit` adds one row a chunk that writes clean KV; `clean`
+    always has it, `same_step` never does, `cascade` may do without (then the last step's KV stands in for the
+    committed one). `window` counts the earlier chunks that may be attended to, the chunk itself not included.
     """
 
     discipline: Discipline

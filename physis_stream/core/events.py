@@ -34,7 +34,8 @@ class StateChanged:
 
 @dataclass(frozen=True, slots=True)
 class ChunkReady:
-    """A chunk's last step is committed and its frames are decoded; `applied` are the control events it was first to use.
+    """A chunk's last step is committed and its frames are decoded; `applied` are the control events it was first to
+    use.
 
     `index_in_life` grows over epochs and never repeats: pts and frame ids derive from it.
     """
@@ -73,6 +74,30 @@ class SnapshotRestored:
 
 
 @dataclass(frozen=True, slots=True)
+class ControlIgnored:
+    """A control or step whose id is not above the newest one seen: a repetition or a late arrival. Nothing was
+    changed."""
+
+    session: SessionId
+    event: EventId
+    newest: EventId
+
+
+@dataclass(frozen=True, slots=True)
+class RequestDropped:
+    """A step, fork or snapshot that was accepted will not happen: the session was reset, restored, failed or closed
+    first.
+
+    `kind` is step | fork | snapshot; `key` the step's event id, the first child or the snapshot, as text.
+    """
+
+    session: SessionId
+    kind: str
+    key: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class SessionFailed:
     """A tick failed for this session; only reset and close are legal now."""
 
@@ -96,6 +121,8 @@ Event = (
     | SessionForked
     | SnapshotTaken
     | SnapshotRestored
+    | ControlIgnored
+    | RequestDropped
     | SessionFailed
     | SessionClosed
 )

@@ -1,6 +1,6 @@
 """The plan of one tick, as data, and its result. A plan can be recorded, replayed and checked without a model.
 
-    Plan = state ops (in order)  ->  one batch of rows  ->  decodes of the chunks whose last step is among the rows
+Plan = state ops (in order)  ->  one batch of rows  ->  decodes of the chunks whose last step is among the rows
 """
 
 from __future__ import annotations
@@ -46,9 +46,11 @@ class ContextChunk:
 class Row:
     """One work item W(session, chunk, step) of a batch.
 
-    `context` is what it reads, `write` the pages that its own KV goes to, `position` its own window-relative position
-    (= number of chunks in view), `noise_key` the address of the noise that makes this step's input: at step 0 the start
-    noise, later the re-noising of x0; None for PRIME and COMMIT, whose inputs are clean.
+    `step` is also the version of the KV that it makes: PRIME and COMMIT make the rule's committed version. `context`
+    is what it reads, `write` the pages that its own KV goes to (empty where no later row reads this version, as the
+    denoising steps of the clean discipline), `position` its own window-relative position (= number of chunks in
+    view), `noise_key` the address of the noise that makes this step's input: at step 0 the start noise, later the
+    re-noising of x0; None for PRIME and COMMIT, whose inputs are clean.
     """
 
     session: SessionId
@@ -75,7 +77,8 @@ class Decode:
 
 @dataclass(frozen=True, slots=True)
 class StartState:
-    """Make or remake a session's tensors for an epoch: start latent by seed (or the image held for it), fresh VAE state."""
+    """Make or remake a session's tensors for an epoch: start latent by seed (or the image held for it), fresh VAE
+    state."""
 
     session: SessionId
     epoch: Epoch
@@ -84,7 +87,8 @@ class StartState:
 
 @dataclass(frozen=True, slots=True)
 class CloneState:
-    """Copy a session's tensors at a committed boundary to another session or snapshot (by reference where immutable)."""
+    """Copy a session's tensors at a committed boundary to another session or snapshot (by reference where
+    immutable)."""
 
     source: SessionId | SnapshotId
     target: SessionId | SnapshotId
@@ -102,7 +106,8 @@ StateOp = StartState | CloneState | DropState
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """One tick on one worker. All rows share `shape_key`. May hold state ops alone."""
+    """One tick on one worker. All rows share `shape_key`. May hold state ops alone, of any shape; then `shape_key` is
+    empty."""
 
     tick: TickIndex
     shape_key: str
@@ -115,10 +120,12 @@ class Plan:
 class Result:
     """Outcome of a plan. `failed` maps sessions to the reason; rows of other sessions count as done.
 
+    A snapshot whose CloneState failed is named there as well, by its id.
+
     Durations are wall time in nanoseconds; `model_ns` covers rows and decodes, the rest of the tick is overhead.
     """
 
     tick: TickIndex
-    failed: tuple[tuple[SessionId, str], ...] = ()
+    failed: tuple[tuple[SessionId | SnapshotId, str], ...] = ()
     rows_ns: int = 0
     decode_ns: int = 0

@@ -1,4 +1,5 @@
-"""What core knows of a world: shapes as numbers, costs in bytes, the context rule and the action's bounds. No tensors."""
+"""What core knows of a world: shapes as numbers, costs in bytes, the context rule and the action's bounds. No
+tensors."""
 
 from __future__ import annotations
 
@@ -14,7 +15,12 @@ Action = tuple[float, ...]
 
 
 class Combine(StrEnum):
-    """What becomes of several live actions that arrive before the next chunk opens."""
+    """What becomes of several live actions that arrive before the next chunk opens.
+
+    LATEST: the newest wins and stays in force until another comes. HOLD: as latest, but each component takes its
+    value farthest from `initial` for that one chunk, so that a short tap is not lost. SUM: they are added up and
+    clipped to the bounds; nothing new means `initial`.
+    """
 
     LATEST = "latest"
     HOLD = "hold"
@@ -36,7 +42,8 @@ class ActionSpec:
         return len(self.low)
 
     def check(self, value: Sequence[float]) -> Action:
-        """Return `value` as an Action, clipped to the bounds; raise InvalidAction for a wrong length, type or non-finite."""
+        """Return `value` as an Action, clipped to the bounds; raise InvalidAction for a wrong length, type or
+        non-finite."""
         if isinstance(value, (str, bytes)) or not isinstance(value, Sequence):
             raise InvalidAction(f"an action is a list of {self.dim} numbers, got {type(value).__name__}")
         if len(value) != self.dim:
@@ -53,9 +60,10 @@ class ActionSpec:
 class WorldSpec:
     """The numbers of one world at one resolution.
 
-    `pages_per_chunk` pages of `page_bytes` hold one version of one chunk's KV over all layers; `fixed_bytes` is all else a
-    session keeps (VAE state, latents in flight, conditioning). `shape_key` names the shape bucket: rows with equal keys
-    stack into one batch. `sink` counts first chunks that are never evicted (0: none), beside the rule's window.
+    `pages_per_chunk` pages of `page_bytes` hold one version of one chunk's KV over all layers; `fixed_bytes` is all
+    else a session keeps (VAE state, latents in flight, conditioning). `shape_key` names the shape bucket: rows with
+    equal keys stack into one batch and their pages come from one pool. `sink` counts first chunks that are never
+    evicted (0: none), beside the rule's window.
     """
 
     world: str

@@ -1,0 +1,156 @@
+"""Births and deaths: admission in order, the first chunk of an epoch, failure, and the end that leaves nothing
+behind."""
+
+from __future__ import annotations
+
+from physis_stream.core.actions import ControlInbox
+from physis_stream.core.commands import OpenSession
+from physis_stream.core.errors import Capacity
+from physis_stream.core.events import (
+    RequestDropped,
+    SessionClosed,
+    SessionFailed,
+    SessionOpened,
+    SessionQueued,
+    StateChanged,
+)
+from physis_stream.core.flow import Flow
+from physis_stream.core.ids import ChunkIndex, Epoch
+from physis_stream.core.kv_pages import PageTable
+from physis_stream.core.limits import Limits
+from physis_stream.core.pacing import Pacer
+from physis_stream.core.plan import DropState, StartState
+from physis_stream.core.roster import PendingOp, Roster, Snapshot
+from physis_stream.core.session import OpenChunk, QueuedStep, Session, State, Trigger
+
+
+class Lives:
+    """Begins and ends sessions and their epochs."""
+
+    def __init__(self, roster: Roster, flow: Flow, limits: Limits) -> None:
+        self._roster = roster
+        self._flow = flow
+        self._limits = limits
+
+    def open(self, command: OpenSession, now_ns: int) -> None:
+        """Admit, else queue, else refuse with Capacity before anything changes."""
+        roster = self._roster
+        roster.check_new(command.session)
+        world = roster.find_world(command.world)
+        obstacle = "others wait first" if roster.queue else roster.admission.obstacle(world, command.pace)
+        if obstacle is not None and (not command.wait or len(roster.queue) >= self._limits.max_queued):
+            wait_s = self._limits.retry_after_s * (1 + len(roster.queue))
+            raise Capacity(f"no room for another session: {obstacle}", retry_after_s=wait_s)
+        session = Session(
+            id=command.session,
+            world=world,
+            pace=command.pace,
+            seed=command.seed,
+            family=command.session,
+            inbox=ControlInbox(world.spec.action),
+            pacer=Pacer(world.chunk_ns, self._limits.margin_ns),
+            table=PageTable(world.ledger, world.retention),
+            opened_ns=now_ns,
+        )
+        roster.enrol(session)
+        if obstacle is None:
+            self._admit(session, now_ns)
+            return
+        roster.queue[session.id] = True
+        roster.tell(StateChanged(session.id, session.state.value, session.epoch))
+        roster.tell(SessionQueued(session.id, len(roster.queue), obstacle))
+
+    def admit_waiting(self, now_ns: int) -> None:
+        """Let in from the head of the queue while there is room, and tell the others their new places."""
+        queue, moved = self._roster.queue, False
+        while queue:
+            session = self._roster.sessions[next(iter(queue))]
+            if self._roster.admission.obstacle(session.world, session.pace) is not None:
+                break
+            del queue[session.id]
+            self._admit(session, now_ns)
+            moved = True
+        if moved:
+            self._tell_places()
+
+    def begin_epoch(self, session: Session, seed: int, trigger: Trigger, now_ns: int) -> None:
+        """Start over from a seed: nothing in flight survives, and the first chunk is primed."""
+        session.epoch = Epoch(session.epoch + 1)
+        self.void_work(session, "reset")
+        session.inbox.flush()
+        session.seed = seed
+        self._prime(session, trigger, now_ns)
+
+    def fail(self, session: Session, reason: str) -> None:
+        """Void the work; only reset and close are legal from here. Room stays promised, for the reset."""
+        self.void_work(session, "failed")
+        self._roster.move(session, Trigger.FAIL)
+        self._roster.tell(SessionFailed(session.id, reason))
+
+    def end(self, session: Session, reason: str, now_ns: int) -> None:
+        """End a session at whatever stage it is. What the outstanding plan still uses is freed when its tick has
+        ended."""
+        roster, waited = self._roster, session.state is State.QUEUED
+        self.void_work(session, "closed")
+        roster.move(session, Trigger.CLOSE)
+        roster.forget(session, reason)
+        if waited:
+            del roster.queue[session.id]
+            roster.tell(SessionClosed(session.id, reason))
+            self._tell_places()
+            return
+        roster.ops.append(PendingOp(DropState(session.id)))
+
+        def settle() -> None:
+            roster.admission.release(session.world, session.pace)
+            roster.tell(SessionClosed(session.id, reason))
+
+        roster.when_unused(session.id, settle)
+        if not roster.has_family(session.family):
+            for snapshot in [kept for kept in roster.snapshots.values() if kept.family == session.family]:
+                self.drop_snapshot(snapshot)
+        self.admit_waiting(now_ns)
+
+    def void_work(self, session: Session, why: str) -> None:
+        """Forget work in flight and what was asked for; pages are freed once no outstanding plan touches them."""
+        session.generation += 1
+        self._flow.withdraw(session)
+        session.in_flight.clear()
+        session.buffered_ns = 0
+        for entry in session.agenda:
+            if isinstance(entry, QueuedStep):
+                self._roster.tell(RequestDropped(session.id, "step", str(entry.event), why))
+            else:
+                entry.cancel(why)
+        session.agenda.clear()
+        old, session.table = session.table, PageTable(session.world.ledger, session.world.retention)
+        self._roster.when_unused(session.id, old.release)
+
+    def drop_snapshot(self, snapshot: Snapshot) -> None:
+        """Forget a snapshot; its pages live on where others share them."""
+        roster = self._roster
+        del roster.snapshots[snapshot.id]
+        snapshot.table.release()
+        roster.admission.forget(snapshot.world, snapshot.promised_pages)
+        roster.ops.append(PendingOp(DropState(snapshot.id)))
+
+    def _admit(self, session: Session, now_ns: int) -> None:
+        self._roster.admission.admit(session.world, session.pace)
+        self._roster.tell(SessionOpened(session.id))
+        self._prime(session, Trigger.ADMIT, now_ns)
+
+    def _prime(self, session: Session, trigger: Trigger, now_ns: int) -> None:
+        self._roster.move(session, trigger)
+        start = StartState(session.id, session.epoch, session.seed)
+        self._roster.ops.append(PendingOp(start, session.id, session.generation))
+        first = OpenChunk(ChunkIndex(0), session.inbox.prime_control(), opened_ns=now_ns, asked_ns=now_ns, primed=True)
+        session.in_flight.append(first)
+        session.next_chunk = ChunkIndex(1)
+        session.last_ready = -1
+        self._flow.consider(session, now_ns)
+
+    def _tell_places(self) -> None:
+        for position, waiting in enumerate(self._roster.queue, start=1):
+            self._roster.tell(
+                SessionQueued(SessionId(waiting), position, "others wait first" if position > 1 else "no room yet")
+            )

@@ -1,0 +1,73 @@
+"""When the next chunk of a realtime session may open: just in time, so that its control is as fresh as it can be.
+
+    due(k)  = anchor + k chunks        the moment when the client shows chunk k's first frame
+    open(k) = due(k) - predicted time from being openable to ready - margin
+
+A chunk is never begun while the one before it is ready and not nearly due, so at most one chunk of lead exists and
+controls are never seconds late. A chunk that comes late moves the anchor: the client's clock stood still meanwhile,
+and there is no burst to catch up. Production time is estimated as in RFC 6298: mean and mean deviation. It knows no
+clock; all times are ns.
+"""
+
+from __future__ import annotations
+
+
+class Pacer:
+    """Due times and opening times of one realtime session."""
+
+    __slots__ = ("_anchor_chunk", "_anchor_ns", "_chunk_ns", "_deviation_ns", "_least_margin_ns", "_mean_ns")
+
+    def __init__(self, chunk_ns: int, margin_ns: int) -> None:
+        self._chunk_ns = chunk_ns
+        self._least_margin_ns = min(margin_ns, chunk_ns)
+        self._anchor_chunk = 0
+        self._anchor_ns = 0
+        self._mean_ns: int | None = None
+        self._deviation_ns = 0
+
+    def twin(self) -> Pacer:
+        """A pacer that has learnt the same and keeps its own time from now on."""
+        other = Pacer(self._chunk_ns, self._least_margin_ns)
+        other._anchor_chunk, other._anchor_ns = self._anchor_chunk, self._anchor_ns
+        other._mean_ns, other._deviation_ns = self._mean_ns, self._deviation_ns
+        return other
+
+    @property
+    def margin_ns(self) -> int:
+        """How long before its due time a chunk aims to be ready; at most one chunk."""
+        return min(max(2 * self._deviation_ns, self._least_margin_ns), self._chunk_ns)
+
+    def anchor(self, chunk: int, due_ns: int) -> None:
+        """Begin, or begin again after a pause: this chunk is due then."""
+        self._anchor_chunk, self._anchor_ns = chunk, due_ns
+
+    def due_ns(self, chunk: int) -> int:
+        return self._anchor_ns + (chunk - self._anchor_chunk) * self._chunk_ns
+
+    def predicted_ns(self, prior_ns: int) -> int:
+        """Predicted time from openable to ready; `prior_ns` stands in until a chunk has been observed."""
+        return prior_ns if self._mean_ns is None else self._mean_ns
+
+    def open_ns(self, chunk: int, *, previous_ready: bool, prior_ns: int) -> int:
+        """The earliest moment to open this chunk."""
+        due = self.due_ns(chunk)
+        open_ns = due - self.predicted_ns(prior_ns) - self.margin_ns
+        if previous_ready:
+            open_ns = max(open_ns, due - self._chunk_ns - self.margin_ns)
+        return open_ns
+
+    def ready(self, chunk: int, asked_ns: int, now_ns: int) -> bool:
+        """Note that a chunk that could open at `asked_ns` is ready now; True if it is late, and then time starts anew
+        from it."""
+        self._observe(now_ns - asked_ns)
+        late = now_ns > self.due_ns(chunk)
+        if late:
+            self.anchor(chunk, now_ns)
+        return late
+
+    def _observe(self, took_ns: int) -> None:
+        if self._mean_ns is None:
+            self._mean_ns, self._deviation_ns = took_ns, took_ns // 4
+            return
+        self._deviation_ns += (abs(took_ns - self._mean_ns) - self._deviation_ns) // 4
+        self._mean_ns += (took_ns - self._mean_ns) // 8
