@@ -1,0 +1,65 @@
+"""Readout of the tiny worlds: the simulator's numbers, as far as one latent frame shows them.
+
+    latents (N, C, h, w) normalised, float    numbers (N, D) float, in the profile's units
+
+Angles are learned as sine and cosine and come out in radians, -pi..pi. A readout answers from a single frame and keeps no
+state; it costs a few tens of microseconds beside the decoder.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from diffusers.configuration_utils import ConfigMixin, register_to_config
+from diffusers.models.modeling_utils import ModelMixin
+from torch import Tensor, nn
+
+
+class TinyReadout(ModelMixin, ConfigMixin):  # type: ignore[misc]
+    """Regresses D numbers from a latent frame; `angles` are the indices of those in radians."""
+
+    config_name = "config.json"
+
+    @register_to_config
+    def __init__(
+        self,
+        num_states: int = 6,
+        angles: tuple[int, ...] = (),
+        latent_channels: int = 4,
+        latent_height: int = 12,
+        latent_width: int = 12,
+        width: int = 64,
+        hidden: int = 256,
+    ) -> None:
+        super().__init__()
+        self.angles = tuple(angles)
+        self.plain = tuple(i for i in range(num_states) if i not in self.angles)
+        self.register_buffer("state_mean", torch.zeros(len(self.plain)))
+        self.register_buffer("state_std", torch.ones(len(self.plain)))
+        self.conv_in = nn.Conv2d(latent_channels, width, 3, padding=1)
+        self.conv_down = nn.Conv2d(width, width, 3, stride=2, padding=1)
+        cells = -(-latent_height // 2) * -(-latent_width // 2)
+        self.mid = nn.Linear(cells * width, hidden)
+        self.out = nn.Linear(hidden, len(self.plain) + 2 * len(self.angles))
+
+    def predict(self, latents_NCHW: Tensor) -> Tensor:
+        """Return normalised targets (N, plain + 2 x angles), as `targets` makes them."""
+        x = F.silu(self.conv_down(F.silu(self.conv_in(latents_NCHW))))
+        return self.out(F.silu(self.mid(x.flatten(1))))
+
+    def targets(self, states_ND: Tensor) -> Tensor:
+        """Normalise states: plain numbers to unit deviation, angles to sine and cosine."""
+        plain = (states_ND[..., list(self.plain)] - self.state_mean) / self.state_std
+        turn = states_ND[..., list(self.angles)]
+        return torch.cat((plain, turn.sin(), turn.cos()), dim=-1)
+
+    def forward(self, latents_NCHW: Tensor) -> Tensor:
+        """Return the numbers (N, D) in their own units and order."""
+        found = self.predict(latents_NCHW.to(self.out.weight.dtype)).float()
+        states = found.new_empty(found.shape[0], len(self.plain) + len(self.angles))
+        count = len(self.plain)
+        states[:, list(self.plain)] = found[:, :count] * self.state_std.float() + self.state_mean.float()
+        if self.angles:
+            sine, cosine = found[:, count : count + len(self.angles)], found[:, count + len(self.angles) :]
+            states[:, list(self.angles)] = torch.atan2(sine, cosine)
+        return states

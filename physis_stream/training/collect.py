@@ -1,0 +1,73 @@
+"""Play an environment and keep what was seen: frames, actions and states, flat on disk.
+
+A data set is a folder of shards, written by one process each:
+
+    shard_00/frames.npy   uint8   (N, H, W, 3)
+    shard_00/actions.npy  float32 (N, A)   the action that *led to* frame n; of an episode's first frame, the default
+    shard_00/states.npy   float32 (N, D)
+    shard_00/starts.npy   int64   (N,)     index of the first frame of the episode that frame n belongs to
+
+Frames are mapped, not read, so that a set larger than memory can be trained on.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.lib.format import open_memmap
+from numpy.typing import NDArray
+
+from physis_stream.training.recipe import Recipe
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """One shard of a data set, mapped read-only; see the module's table for shapes."""
+
+    frames: NDArray[np.uint8]
+    actions: NDArray[np.float32]
+    states: NDArray[np.float32]
+    starts: NDArray[np.int64]
+
+
+def collect(recipe: Recipe, folder: Path, num_frames: int, seed: int) -> None:
+    """Play whole episodes until `num_frames` frames are written to `folder`; the same seed gives the same bytes."""
+    folder.mkdir(parents=True, exist_ok=True)
+    size, num_actions, num_states = recipe.size, len(recipe.action_low), len(recipe.state.names)
+    frames = open_memmap(folder / "frames.npy", "w+", np.uint8, (num_frames, size, size, 3))
+    actions = open_memmap(folder / "actions.npy", "w+", np.float32, (num_frames, num_actions))
+    states = open_memmap(folder / "states.npy", "w+", np.float32, (num_frames, num_states))
+    starts = open_memmap(folder / "starts.npy", "w+", np.int64, (num_frames,))
+    rng = np.random.default_rng(seed)
+    env = recipe.make()
+    n = 0
+    while n < num_frames:
+        first = n
+        state = recipe.reset(env, rng)
+        play = recipe.policy(env, rng)
+        action = np.asarray(recipe.action_default, np.float32)
+        ended = False
+        while n < num_frames and n - first < recipe.episode_frames:
+            frames[n], actions[n], states[n], starts[n] = recipe.frame(env), action, state, first
+            n += 1
+            if ended:
+                break
+            action = play(state)
+            state, ended = recipe.step(env, action)
+    env.close()
+    for array in (frames, actions, states, starts):
+        array.flush()
+
+
+def open_shards(folder: Path) -> list[Shard]:
+    """Map the shards of a data set in order of name. Raises FileNotFoundError if there are none."""
+    shards = [
+        Shard(*(np.load(path / f"{part}.npy", mmap_mode="r") for part in ("frames", "actions", "states", "starts")))
+        for path in sorted(folder.glob("shard_*"))
+        if (path / "starts.npy").exists()
+    ]
+    if not shards:
+        raise FileNotFoundError(f"no shards in {folder}: collect frames into it first")
+    return shards

@@ -1,0 +1,82 @@
+"""A data set seen through the codec: latents, actions and states of every frame, in memory, and the sequences drawn from it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from physis_stream.models.tiny.codec import TinyCausalCodec
+from physis_stream.training.collect import Shard
+from physis_stream.training.train_codec import to_signed
+
+
+@dataclass(frozen=True)
+class LatentSet:
+    """Flat arrays over N frames: latents fp16 (N, C, h, w), actions (N, A), states (N, D), starts (N,)."""
+
+    latents: Tensor
+    actions: Tensor
+    states: Tensor
+    starts: Tensor
+
+
+@dataclass(frozen=True)
+class Sequences:
+    """A batch of B sequences of L frames: latents (B, L, C, h, w), actions (B, L, A), states (B, L, D), all float32."""
+
+    latents: Tensor
+    actions: Tensor
+    states: Tensor
+
+
+@torch.inference_mode()
+def encode_shard(codec: TinyCausalCodec, shard: Shard, batch: int = 64) -> Tensor:
+    """Encode all frames of a shard to fp16 latents (N, C, h, w)."""
+    out = torch.empty(len(shard.frames), *codec.latent_shape, dtype=torch.float16)
+    with torch.autocast("cpu", torch.bfloat16):
+        for first in range(0, len(out), batch):
+            frames = to_signed(torch.from_numpy(shard.frames[first : first + batch].copy()))
+            out[first : first + batch] = codec.encode(frames[None])[0].half()
+    return out
+
+
+def load_latents(codec: TinyCausalCodec, shards: list[Shard], cache: Path) -> LatentSet:
+    """Encode the shards, or read what an earlier call left in `cache`."""
+    cache.mkdir(parents=True, exist_ok=True)
+    latents, starts, offset = [], [], 0
+    for number, shard in enumerate(shards):
+        path = cache / f"latents_{number:02d}.pt"
+        if not path.exists():
+            partial = path.with_suffix(".partial")
+            torch.save(encode_shard(codec, shard), partial)
+            partial.rename(path)
+        latents.append(torch.load(path, weights_only=True))
+        starts.append(torch.from_numpy(np.array(shard.starts)) + offset)
+        offset += len(shard.frames)
+    actions = torch.cat([torch.from_numpy(np.array(s.actions)) for s in shards])
+    states = torch.cat([torch.from_numpy(np.array(s.states)) for s in shards])
+    return LatentSet(torch.cat(latents), actions, states, torch.cat(starts))
+
+
+class SequenceDraw:
+    """Draws sequences addressed by step. With `fresh_start` they begin where episodes begin, at rest; else anywhere."""
+
+    def __init__(self, data: LatentSet, frames: int, default_action: tuple[float, ...], seed: int) -> None:
+        self._data, self._frames, self._seed = data, frames, seed
+        self._default = torch.tensor(default_action)
+        inside = data.starts[: len(data.starts) - frames + 1] == data.starts[frames - 1 :]
+        self._anywhere = torch.nonzero(inside)[:, 0].numpy()
+        self._at_start = np.intersect1d(data.starts.unique().numpy(), self._anywhere)
+
+    def __call__(self, step: int, count: int, *, fresh_start: bool) -> Sequences:
+        """Return `count` sequences. The first frame's action is the default, as a session's opening frame has it."""
+        rng = np.random.default_rng((self._seed, step, int(fresh_start)))
+        first = rng.choice(self._at_start if fresh_start else self._anywhere, count)
+        index = torch.from_numpy(first[:, None] + np.arange(self._frames))
+        actions = self._data.actions[index].clone()
+        actions[:, 0] = self._default
+        return Sequences(self._data.latents[index].float(), actions, self._data.states[index])

@@ -1,0 +1,241 @@
+"""Train a world's transformer under the context rules that it will be served with.
+
+A batch is one *layout*: a rule, packed as the engine would leave its KV. Every version of every frame is in the sequence, each
+at its own level with its own noise, and the boolean table of the rule says who sees whom, so what a step sees in training is
+what it sees when served. Layouts are drawn by share:
+
+    clean      one target a frame at a random level over a clean row a frame: the cheapest way to learn the dynamics
+    cascade    S targets a frame around the served levels and the clean row, attending along the diagonal
+    open       cascade without the clean row
+    same_step  all frames of a sequence at one level
+
+Clean rows carry a little noise, told to the model as their level, so that a rollout's own errors look familiar. A sequence
+opens with one frame that is given (an episode's first, at rest) or with two (anywhere: two frames show the velocity).
+The error is that of x0, weighted towards what moves; a small head on the middle block regresses the simulator's state at every
+level and is dropped afterwards.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from physis_stream.core.context_rule import ContextRule, Discipline
+from physis_stream.models.attention import DenseAttention, Groups
+from physis_stream.models.noise_schedule import add_noise
+from physis_stream.models.rope import rope_table
+from physis_stream.models.tiny.model import TinyWorldTransformer
+from physis_stream.models.tiny.readout import TinyReadout
+from physis_stream.training import checkpoint
+from physis_stream.training.latents import LatentSet, SequenceDraw, Sequences
+from physis_stream.training.optim import Average, MuonAdam, parameter_groups, rate
+from physis_stream.training.recipe import Recipe
+
+
+@dataclass(frozen=True, slots=True)
+class WorldTraining:
+    """Size of the transformer and of the run. `shares` are the layouts' odds: clean, cascade, open, same_step."""
+
+    width: int = 256
+    num_layers: int = 6
+    num_heads: int = 4
+    levels: tuple[float, ...] = (1.0, 0.9, 0.7)
+    window: int = 6
+    frames: int = 10
+    context_noise: float = 0.35
+    shares: tuple[float, ...] = (1.0, 0.0, 0.0, 0.0)
+    steps: int = 4000
+    batch: int = 32
+    micro_batch: int = 8
+    learning_rate: float = 2e-3
+    decay_share: float = 0.3
+    state_weight: float = 0.1
+    seed: int = 0
+
+
+LAYOUTS = ("clean", "cascade", "open", "same_step")
+
+
+def layout_rule(name: str, config: WorldTraining) -> ContextRule:
+    """The rule that a layout trains; clean and same_step pack one target a frame, whose level is drawn."""
+    num_steps = len(config.levels)
+    rules = {
+        "clean": ContextRule(Discipline.CLEAN, 1, config.window, commit=True),
+        "cascade": ContextRule(Discipline.CASCADE, num_steps, config.window, commit=True),
+        "open": ContextRule(Discipline.CASCADE, num_steps, config.window, commit=False),
+        "same_step": ContextRule(Discipline.SAME_STEP, 1, config.window, commit=False),
+    }
+    return rules[name]
+
+
+def draw_levels(name: str, config: WorldTraining, groups: Groups, count: int, noise: torch.Generator) -> Tensor:
+    """Draw the level of every group of `count` sequences, (B, G)."""
+
+    def uniform(*shape: int) -> Tensor:
+        return torch.rand(shape, generator=noise)
+
+    versions, frames = torch.tensor(groups.versions), torch.tensor(groups.frames)
+    size = (count, len(versions))
+    limit = config.context_noise * uniform(count, 1)
+    clean = limit * uniform(*size)
+    if name in ("clean", "same_step"):
+        # Half of the targets start from pure noise, which is where the dynamics are learned.
+        shape = size if name == "clean" else (count, 1)
+        level = torch.where(uniform(*shape) < 0.4, 1.0, 1 - 0.85 * uniform(*shape).square()).expand(size)
+    else:
+        centre = torch.tensor([*config.levels, 0.0])[versions]
+        level = (centre + 0.2 * (uniform(*size) - 0.5)).clamp(0.1, 1.0)
+        level = torch.where(versions == 0, torch.ones(()), level)
+    is_clean = (frames < groups.primed) | (versions == (1 if name == "clean" else len(config.levels)))
+    return torch.where(is_clean, clean, level)
+
+
+class StateProbe(nn.Module):
+    """The auxiliary head: tokens of one row (R, T, D) to normalised state targets."""
+
+    def __init__(self, width: int, tokens: int, targets: int) -> None:
+        super().__init__()
+        self.narrow = nn.Linear(width, 32)
+        self.out = nn.Linear(32 * tokens, targets)
+
+    def forward(self, tokens_RTD: Tensor) -> Tensor:
+        """Return (R, targets)."""
+        return self.out(nn.functional.silu(self.narrow(tokens_RTD)).flatten(1))
+
+
+class WorldLoss(nn.Module):
+    """Transformer and probe as one module from a packed batch to its losses; the unit that is compiled."""
+
+    def __init__(self, transformer: TinyWorldTransformer, probe: StateProbe) -> None:
+        super().__init__()
+        self.transformer, self.probe = transformer, probe
+
+    def forward(
+        self, x_t: Tensor, x0: Tensor, level: Tensor, action: Tensor, weight: Tensor, state: Tensor,
+        target: Tensor, attend: DenseAttention,
+    ) -> tuple[Tensor, Tensor]:  # fmt: skip
+        """Return the weighted error of x0 and the probe's error, averaged over the rows where `target` (R,) is 1."""
+        model = self.transformer
+        tokens, modulation = model.embed(x_t, level, action)
+        middle = tokens
+        for index, block in enumerate(model.blocks):
+            tokens = block(tokens, modulation, attend)
+            if index == len(model.blocks) // 2:
+                middle = tokens
+        found = x_t - level.clamp_min(0.02)[:, None, None, None] * model.head(tokens, modulation)
+        error = (weight * (found - x0).square()).mean((1, 2, 3)) / level.clamp_min(0.5).square()
+        guess = (self.probe(middle).float() - state).square().mean(1)
+        total = target.sum()
+        return (error * target).sum() / total, (guess * target).sum() / total
+
+
+def pack(
+    name: str, groups: Groups, batch: Sequences, readout: TinyReadout, config: WorldTraining, noise: torch.Generator
+) -> tuple[Tensor, ...]:
+    """Lay out a batch: the tensors that `WorldLoss` takes before `attend`, rows in the order of the groups."""
+    count = batch.latents.shape[0]
+    frame = torch.tensor(groups.frames)
+    x0 = batch.latents[:, frame].flatten(0, 1)
+    before = batch.latents[:, (frame - 1).clamp_min(0)].flatten(0, 1)
+    moved = (x0 - before).square().mean(1, keepdim=True)
+    weight = 1 + 3 * moved / (moved + 0.5)
+    levels = draw_levels(name, config, groups, count, noise)
+    is_commit = torch.tensor(groups.versions) == layout_rule(name, config).num_steps
+    target = ((frame >= groups.primed) & ~is_commit).float().expand(count, -1)
+    x_t = add_noise(x0, torch.randn(x0.shape, generator=noise), levels.flatten())
+    action = batch.actions[:, frame].flatten(0, 1)
+    state = readout.targets(batch.states)[:, frame].flatten(0, 1)
+    return x_t, x0, levels.flatten(), action, weight, state, target.flatten()
+
+
+def is_matrix(name: str, parameter: Tensor) -> bool:
+    """Muon steps the matrices inside the blocks and the conditioning's middle."""
+    return parameter.ndim == 2 and (("blocks." in name and "table" not in name) or "condition_mid" in name)
+
+
+class WorldTrainer:
+    """One run: builds, resumes from `out/world.pt`, steps, saves. `compile` fuses small operations where that pays."""
+
+    def __init__(
+        self, recipe: Recipe, data: LatentSet, readout: TinyReadout, config: WorldTraining, out: Path,
+        *, compiled: bool = True,
+    ) -> None:  # fmt: skip
+        torch.manual_seed(config.seed)
+        self.config, self.out, self.readout = config, out, readout.eval()
+        channels, height, width = data.latents.shape[1:]
+        self.transformer = TinyWorldTransformer(
+            channels, height, width, width=config.width, num_layers=config.num_layers, num_heads=config.num_heads,
+            action_low=recipe.action_low, action_high=recipe.action_high,
+        )  # fmt: skip
+        probe = StateProbe(config.width, self.transformer.tokens_per_row, readout.out.out_features)
+        self.loss = WorldLoss(self.transformer, probe)
+        self.run: Any = torch.compile(self.loss, dynamic=False) if compiled else self.loss
+        groups = parameter_groups(self.loss.named_parameters(), is_matrix)
+        self.optimizer = MuonAdam(groups, config.learning_rate)
+        self.average = Average(self.transformer, 300)
+        self.draw = SequenceDraw(data, config.frames, recipe.action_default, config.seed)
+        head_dim = config.width // config.num_heads
+        rope = rope_table(config.frames, *self.transformer.grid, head_dim)
+        self.packed: dict[tuple[str, int], tuple[Groups, DenseAttention]] = {}
+        for name in LAYOUTS:
+            for primed in (1, 2):
+                rule = layout_rule(name, config)
+                order = Groups.of(rule, config.frames, primed)
+                self.packed[name, primed] = order, DenseAttention(order, rule, rope, torch.bfloat16)
+        self.step = 0
+        if (saved := checkpoint.load(out / "world.pt")) is not None:
+            self._restore(saved)
+
+    def _restore(self, saved: dict[str, Any]) -> None:
+        self.loss.load_state_dict(saved["loss"])
+        self.optimizer.load_state_dict(saved["optimizer"])
+        self.average.values, self.average.count, self.step = saved["average"], saved["count"], saved["step"]
+
+    def save(self) -> None:
+        """Write `out/world.pt`."""
+        content = {"loss": self.loss.state_dict(), "optimizer": self.optimizer.state_dict(), "step": self.step}
+        content |= {"average": self.average.values, "count": self.average.count, "config": asdict(self.config)}
+        checkpoint.save(self.out / "world.pt", content)
+
+    def train_step(self) -> dict[str, float]:
+        """Take one optimiser step on a batch addressed by the step's number; returns the layout's losses."""
+        config = self.config
+        noise = torch.Generator().manual_seed(config.seed * 1_000_003 + self.step)
+        name = LAYOUTS[int(torch.multinomial(torch.tensor(config.shares, dtype=torch.float32), 1, generator=noise))]
+        for group in self.optimizer.param_groups:
+            group["lr"] = config.learning_rate * rate(
+                self.step, config.steps, warmup=100, decay_share=config.decay_share
+            )
+        self.optimizer.zero_grad(set_to_none=True)
+        parts = max(1, config.batch // config.micro_batch)
+        totals = torch.zeros(2)
+        for part in range(parts):
+            primed = 1 if part % 3 == 0 else 2
+            groups, attend = self.packed[name, primed]
+            batch = self.draw(self.step * parts + part, config.micro_batch, fresh_start=primed == 1)
+            packed = pack(name, groups, batch, self.readout, config, noise)
+            with torch.autocast("cpu", torch.bfloat16):
+                error, guess = self.run(*packed, attend)
+            ((error + config.state_weight * guess) / parts).backward()
+            totals += torch.stack((error.detach(), guess.detach())) / parts
+        torch.nn.utils.clip_grad_norm_(self.loss.parameters(), 1.0)
+        self.optimizer.step()
+        self.average.update(self.transformer)
+        self.step += 1
+        return {f"{name}_error": float(totals[0]), f"{name}_state": float(totals[1])}
+
+    def train(self, report: Callable[[int, dict[str, float]], None], save_every_s: float = 180.0) -> None:
+        """Step until the run's end, saving every few minutes and at the end."""
+        saved_at = time.monotonic()
+        while self.step < self.config.steps:
+            report(self.step, self.train_step())
+            if time.monotonic() - saved_at > save_every_s:
+                self.save()
+                saved_at = time.monotonic()
+        self.save()
