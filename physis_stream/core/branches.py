@@ -114,6 +114,10 @@ class _Fork:
     parent: Session
     children: tuple[SessionId, ...]
 
+    @property
+    def promised_pages(self) -> int:
+        return len(self.children) * self.parent.world.retention.pages_per_session
+
     def act(self, now_ns: int) -> None:
         parent, boundary = self.parent, ChunkIndex(self.parent.next_chunk - 1)
         forked = SessionForked(parent.id, self.children, boundary)
@@ -161,13 +165,13 @@ class _Keep:
     roster: Roster
     session: Session
     command: TakeSnapshot
-    pages: int
+    promised_pages: int
 
     def act(self, now_ns: int) -> None:
         session, name = self.session, self.command.snapshot
         table = session.table.share()
         self.roster.claimed.discard(name)
-        self.roster.admission.trim(session.world, self.pages, table.num_pages)
+        self.roster.admission.trim(session.world, self.promised_pages, table.num_pages)
         self.roster.snapshots[name] = Snapshot(
             name, session.id, session.family, session.world, Capsule.of(session), table, table.num_pages
         )
@@ -176,5 +180,5 @@ class _Keep:
 
     def cancel(self, why: str) -> None:
         self.roster.claimed.discard(self.command.snapshot)
-        self.roster.admission.forget(self.session.world, self.pages)
+        self.roster.admission.forget(self.session.world, self.promised_pages)
         self.roster.tell(RequestDropped(self.session.id, "snapshot", self.command.snapshot, why))

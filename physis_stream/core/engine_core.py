@@ -23,6 +23,7 @@ from physis_stream.core.errors import Capacity, InvalidState
 from physis_stream.core.events import ChunkReady, ControlIgnored, Event, RequestDropped
 from physis_stream.core.flow import Flow
 from physis_stream.core.ids import EventId, SessionId, SnapshotId, TickIndex
+from physis_stream.core.integrity import check_integrity
 from physis_stream.core.kv_pages import PageLedger, Retention
 from physis_stream.core.limits import Limits
 from physis_stream.core.lives import Lives
@@ -147,8 +148,7 @@ class EngineCore:
         roster, out = self._roster, self._roster.outstanding
         if out is None or out.plan.tick != result.tick:
             raise InvalidState(f"tick {result.tick} is not outstanding")
-        for act in roster.end_tick():
-            act()
+        roster.end_tick()
         self.cost.observe(
             out.plan.shape_key,
             len(out.plan.rows),
@@ -184,6 +184,10 @@ class EngineCore:
             return now_ns
         wake_ns = self._flow.next_wake_ns()
         return None if wake_ns is None else max(now_ns, wake_ns)
+
+    def check_integrity(self) -> None:
+        """Raise AssertionError unless pages, promises and queues agree with the sessions and snapshots that are here."""
+        check_integrity(self._roster, len(self._scheduler))
 
     def _checked(self, name: SessionId, trigger: Trigger) -> Session:
         session = self._roster.find(name)

@@ -101,11 +101,7 @@ class Lives:
             return
         roster.ops.append(PendingOp(DropState(session.id)))
 
-        def settle() -> None:
-            roster.admission.release(session.world, session.pace)
-            roster.tell(SessionClosed(session.id, reason))
-
-        roster.when_unused(session.id, settle)
+        roster.part(session, reason)
         if not roster.has_family(session.family):
             for snapshot in [kept for kept in roster.snapshots.values() if kept.family == session.family]:
                 self.drop_snapshot(snapshot)
@@ -124,7 +120,7 @@ class Lives:
                 entry.cancel(why)
         session.agenda.clear()
         old, session.table = session.table, PageTable(session.world.ledger, session.world.retention)
-        self._roster.when_unused(session.id, old.release)
+        self._roster.retire(session, old)
 
     def drop_snapshot(self, snapshot: Snapshot) -> None:
         """Forget a snapshot; its pages live on where others share them."""
@@ -151,6 +147,5 @@ class Lives:
 
     def _tell_places(self) -> None:
         for position, waiting in enumerate(self._roster.queue, start=1):
-            self._roster.tell(
-                SessionQueued(SessionId(waiting), position, "others wait first" if position > 1 else "no room yet")
-            )
+            reason = "no room yet" if position == 1 else "others wait first"
+            self._roster.tell(SessionQueued(waiting, position, reason))

@@ -8,13 +8,13 @@ ended. It decides nothing.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from physis_stream.core.admission import Admission
 from physis_stream.core.capsule import Capsule
 from physis_stream.core.errors import InvalidState, NotFound, SessionEnded
-from physis_stream.core.events import Event, StateChanged
+from physis_stream.core.events import Event, SessionClosed, StateChanged
 from physis_stream.core.ids import SessionId, SnapshotId
 from physis_stream.core.kv_pages import PageTable
 from physis_stream.core.plan import Plan, StateOp
@@ -80,7 +80,8 @@ class Roster:
         self.ops: list[PendingOp] = []
         self.outstanding: Outstanding | None = None
         self._facts: list[Event] = []
-        self._after_tick: list[Callable[[], None]] = []
+        self.held_tables: list[tuple[Session, PageTable]] = []
+        self.held_ends: list[tuple[Session, str]] = []
         self._ends: OrderedDict[SessionId, str] = OrderedDict()
         self._families: dict[SessionId, int] = {}
 
@@ -136,23 +137,32 @@ class Roster:
         """Raise InvalidState if `trigger` is not legal now."""
         next_state(session.state, trigger)
 
-    def when_unused(self, session: SessionId, act: Callable[[], None]) -> None:
-        """Do this once no outstanding plan touches the session's pages: now, or when the tick has ended."""
-        if self.outstanding is not None and session in self.outstanding.users:
-            self._after_tick.append(act)
-        else:
-            act()
+    def retire(self, session: Session, table: PageTable) -> None:
+        """Free a table that the session has given up, once no outstanding plan touches the session's pages."""
+        self.held_tables.append((session, table))
+        self._let_go()
 
-    def end_tick(self) -> list[Callable[[], None]]:
-        """Clear the outstanding plan; hand out what waited for its end."""
+    def part(self, session: Session, reason: str) -> None:
+        """Take back an ended session's promises and tell its end, once no outstanding plan touches its pages."""
+        self.held_ends.append((session, reason))
+        self._let_go()
+
+    def end_tick(self) -> None:
+        """The outstanding plan has been carried out: let go of what it was still using."""
         self.outstanding = None
-        acts, self._after_tick = self._after_tick, []
-        return acts
+        self._let_go()
 
-    @property
-    def num_held_back(self) -> int:
-        """Acts that wait for the tick to end."""
-        return len(self._after_tick)
+    def _let_go(self) -> None:
+        users = self.outstanding.users if self.outstanding is not None else frozenset()
+        for session, table in self.held_tables:
+            if session.id not in users:
+                table.release()
+        self.held_tables = [held for held in self.held_tables if held[0].id in users]
+        for session, reason in self.held_ends:
+            if session.id not in users:
+                self.admission.release(session.world, session.pace)
+                self.tell(SessionClosed(session.id, reason))
+        self.held_ends = [held for held in self.held_ends if held[0].id in users]
 
     def forget(self, session: Session, reason: str) -> None:
         """Strike out an ended session; only its id and reason are remembered, for a while."""

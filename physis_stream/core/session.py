@@ -177,7 +177,13 @@ class QueuedStep:
 
 
 class BoundaryAct(Protocol):
-    """What is to happen at the next committed boundary; exactly one of the two is called, once."""
+    """What is to happen at the next committed boundary; exactly one of `act` and `cancel` is called, once.
+
+    `promised_pages` are held for it meanwhile.
+    """
+
+    @property
+    def promised_pages(self) -> int: ...
 
     def act(self, now_ns: int) -> None:
         """Do it: no chunk is in flight now."""
@@ -213,7 +219,6 @@ class Session:
     agenda: deque[QueuedStep | BoundaryAct] = field(default_factory=deque)
     num_released: int = 0
     buffered_ns: int = 0
-    reserved_pages: int = 0
     waiting: dict[int, WorkItem] = field(default_factory=dict)
     rows_out: int = 0
     wake_ticket: int = 0
