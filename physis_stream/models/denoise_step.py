@@ -2,9 +2,9 @@
 
     x_t = (1 - t) x0 + t eps      v = model(x_t, told level, action)      x0' = x_t - t v      eps' = x0' + v
 
-A row that denoises has t > 0; a row that only writes clean KV (commit, prime) has t = 0, keeps its x0 and is told the level that the
-profile names for clean context. Roles are thus numbers in the rows, and the loop has no branches. Latents are fp32 whatever the
-weights are. It knows no sessions, and no KV but through `attend`.
+A row that denoises has t > 0; a row that only writes clean KV (commit, prime) has t = 0, keeps its x0 and is told
+the level that the profile names for clean context. Roles are thus numbers in the rows, and the loop has no branches.
+Latents are fp32 whatever the weights are. It knows no sessions, and no KV but through `attend`.
 
 Legend: R rows of one batch, C H W of a chunk's latent (C may hold frames x channels), A action numbers.
 """
@@ -21,7 +21,9 @@ from physis_stream.models.noise_schedule import add_noise, estimate
 
 
 class Denoiser(Protocol):
-    """A model's forward: latents (R, C, H, W) fp32, levels (R,), actions (R, A); returns velocities (R, C, H, W) fp32."""
+    """A model's forward: latents (R, C, H, W) fp32, levels (R,), actions (R, A); returns velocities (R, C, H, W)
+    fp32.
+    """
 
     def __call__(self, x_RCHW: Tensor, t_R: Tensor, action_RA: Tensor, attend: Attend) -> Tensor: ...
 
@@ -30,8 +32,8 @@ class Denoiser(Protocol):
 class StepInput:
     """What the rows of one batch start from; all fp32.
 
-    `x0_RCHW` is the estimate so far (ignored where `level_R` is 1), `noise_RCHW` what it is noised with, `level_R` how far, and
-    `told_R` the level that the model is told.
+    `x0_RCHW` is the estimate so far (ignored where `level_R` is 1), `noise_RCHW` what it is noised with, `level_R`
+    how far, and `told_R` the level that the model is told.
     """
 
     x0_RCHW: Tensor

@@ -1,10 +1,11 @@
-"""The tensors behind the page ids: un-roped keys and values of every layer, by page. It computes addresses and copies, no more.
+"""The tensors behind the page ids: un-roped keys and values of every layer, by page. It computes addresses and
+copies, no more.
 
     layers[i]  (pages + 1, 2, H, P, D)     [:, 0] keys before RoPE, [:, 1] values
                  ^ page `pages` is the blank page: zeros, never written, what padded slots read
 
-Who owns a page, and when it is free, is core's ledger; this file does not know. A page is read only after it was written: pages
-are not wiped between owners. H heads, P tokens of a page, D head width, N pages named.
+Who owns a page, and when it is free, is core's ledger; this file does not know. A page is read only after it was
+written: pages are not wiped between owners. H heads, P tokens of a page, D head width, N pages named.
 """
 
 from __future__ import annotations

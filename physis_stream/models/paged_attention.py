@@ -1,17 +1,18 @@
 """Attention of one tick's rows over their paged context: an `Attend` made afresh for each batch.
 
-Rows of different context lengths share the batch. Each row sees its context chunks in logical order (sink first, then the
-window, oldest first) and then itself; keys are stored without RoPE and roped here, at their window-relative positions:
+Rows of different context lengths share the batch. Each row sees its context chunks in logical order (sink first,
+then the window, oldest first) and then itself; keys are stored without RoPE and roped here, at their window-relative
+positions:
 
     slot        0      1     ...    n-1   | padding |  own
     position    0      1     ...    n-1   |  (any)  |   n          n = chunks in view, differs from row to row
 
-so that the table of the context is the same for all rows, and only the own chunk's position is per row. Padded slots read
-the blank page and are masked. All reads of a layer come before its writes: a page may be read by one row and rewritten by another
-in the same tick.
+so that the table of the context is the same for all rows, and only the own chunk's position is per row. Padded slots
+read the blank page and are masked. All reads of a layer come before its writes: a page may be read by one row and
+rewritten by another in the same tick.
 
-It knows pages by number and no sessions. R rows, H heads, T tokens of a row, D head width, P tokens of a page, N context pages
-of a row, K = N*P + T keys of a row.
+It knows pages by number and no sessions. R rows, H heads, T tokens of a row, D head width, P tokens of a page, N
+context pages of a row, K = N*P + T keys of a row.
 """
 
 from __future__ import annotations
@@ -31,7 +32,10 @@ from physis_stream.models.rope import RopeTable
 
 @dataclass(frozen=True, slots=True)
 class RowPages:
-    """The pages of one row: `context` in slot order, `write` for its own KV. Equal `write` of two rows is an error."""
+    """The pages of one row: `context` in slot order, `write` for its own KV (empty: nobody will read it).
+
+    A page may be written by one row only.
+    """
 
     context: Sequence[int]
     write: Sequence[int]
@@ -56,7 +60,9 @@ class ChunkRope:
 
 
 def rope_into(out: Tensor, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Write x, rotated in pairs (i, i + D/2), to `out`; all broadcast, `out` must not share memory with x. Returns `out`."""
+    """Write x, rotated in pairs (i, i + D/2), to `out`; all broadcast, `out` must not share memory with x. Returns
+    `out`.
+    """
     half = x.shape[-1] // 2
     first, second = x[..., :half], x[..., half:]
     cos, sin = cos[..., :half], sin[..., :half]
@@ -68,8 +74,8 @@ def rope_into(out: Tensor, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 class PagedAttend:
     """One tick's attention; see the module. Index tensors and buffers are made once here and reused by every layer.
 
-    `pad_pages` widens every context to that many pages whatever the rows need, so that shapes (and with them the bits) do not
-    depend on the company. Layer indices are those of the pool.
+    `pad_pages` widens every context to that many pages whatever the rows need, so that shapes (and with them the
+    bits) do not depend on the company. Layer indices are those of the pool.
     """
 
     def __init__(
@@ -80,14 +86,18 @@ class PagedAttend:
         width = max(pad_pages, *counts)
         limit = (rope.positions - 1) * shape.pages_per_chunk
         if width > limit:
-            raise ValueError(f"a row sees {width} pages of context; the position table holds {limit} and the row itself")
+            raise ValueError(
+                f"a row sees {width} pages of context; the position table holds {limit} and the row itself"
+            )
         index = np.full((len(rows), width), pool.blank_page, dtype=np.int64)
         for number, row in enumerate(rows):
             index[number, : counts[number]] = row.context
-        write = np.array([row.write for row in rows], dtype=np.int64).reshape(len(rows), shape.pages_per_chunk)
+        keepers = [number for number, row in enumerate(rows) if row.write]
+        write = np.array([rows[number].write for number in keepers], dtype=np.int64)
         self._pool, self._first_layer, self._rows, self._pages = pool, first_layer, len(rows), width
         self._read = torch.from_numpy(index.reshape(-1)).to(device)
         self._write = torch.from_numpy(write.reshape(-1)).to(device)
+        self._keepers = None if len(keepers) == len(rows) else torch.tensor(keepers, dtype=torch.int64, device=device)
         self._cos, self._sin = rope.cos_N1PD[:width], rope.sin_N1PD[:width]
         position = torch.tensor([count // shape.pages_per_chunk for count in counts], device=device)
         self._own_cos, self._own_sin = rope.cos_C1TD[position], rope.sin_C1TD[position]
@@ -133,6 +143,8 @@ class PagedAttend:
     def _store(self, layer: int, k_RHTD: Tensor, v_RHTD: Tensor) -> None:
         """Write the rows' own KV, un-roped, to their pages."""
         shape = self._pool.shape
+        if self._keepers is not None:
+            k_RHTD, v_RHTD = k_RHTD.index_select(0, self._keepers), v_RHTD.index_select(0, self._keepers)
         split = (shape.pages_per_chunk, shape.page_tokens)
         k, v = (x.unflatten(2, split).transpose(1, 2).flatten(0, 1) for x in (k_RHTD, v_RHTD))
         self._pool.scatter(layer, self._write, k, v)
@@ -141,8 +153,8 @@ class PagedAttend:
 def attention(q_RHTD: Tensor, k_RHKD: Tensor, v_RHKD: Tensor, mask: Tensor | None) -> Tensor:
     """Softmax attention (R, H, T, D); `mask` is additive and broadcasts to (R, H, T, K).
 
-    In bf16 on a CPU two batched products and a softmax are about twice as fast as the fused kernel, whose blocks are converted to
-    fp32; elsewhere the fused kernel is used.
+    In bf16 on a CPU two batched products and a softmax are about twice as fast as the fused kernel, whose blocks are
+    converted to fp32; elsewhere the fused kernel is used.
     """
     if q_RHTD.dtype is not torch.bfloat16 or q_RHTD.device.type != "cpu":
         return F.scaled_dot_product_attention(q_RHTD, k_RHKD, v_RHKD, attn_mask=mask)

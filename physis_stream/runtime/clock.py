@@ -1,7 +1,7 @@
 """The only place that reads the time. Everyone else is given `now_ns`, or a Clock by whoever starts them.
 
-Times are nanoseconds of a monotonic clock; on Linux all processes of a machine share it, so that a parent can judge the age
-of its child's heartbeat.
+Times are nanoseconds of a monotonic clock; on Linux all processes of a machine share it, so that a parent can judge
+the age of its child's heartbeat.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Recent numbers of the engine: rings with O(1) update; percentiles are worked out when somebody asks. It reads no clock."""
+"""Recent numbers of the engine: rings with O(1) update; percentiles are worked out when somebody asks. It reads no
+clock.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,9 @@ class Ring:
 
 @dataclass(frozen=True, slots=True)
 class TickTimes:
-    """One tick in nanoseconds: `wall` from plan to outputs; `rows` and `decode` are the model's part, the rest is ours."""
+    """One tick in nanoseconds: `wall` from plan to outputs; `rows` and `decode` are the model's part, the rest is
+    ours.
+    """
 
     wall_ns: int
     rows_ns: int
@@ -51,7 +55,8 @@ class TickTimes:
 class EngineMetrics:
     """What `EngineStats` reports beside the core's own counts.
 
-    A chunk interval is the time between two chunks of one session and epoch. Ticks without rows (state ops alone) are not counted.
+    A chunk interval is the time between two chunks of one session and epoch. Ticks without rows (state ops alone)
+    are not counted.
     """
 
     def __init__(self, recent: int = 512) -> None:

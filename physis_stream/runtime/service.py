@@ -1,7 +1,7 @@
 """The engine as the server sees it: an async service with typed calls down and a bounded stream of outputs up.
 
-Two implementations: the engine in a thread of this process, and in a process of its own (frames cross by shared memory).
-The server depends on this protocol alone, so that tests serve a fake. It knows no sockets.
+Two implementations: the engine in a thread of this process, and in a process of its own (frames cross by shared
+memory). The server depends on this protocol alone, so that tests serve a fake. It knows no sockets.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ Frames = npt.NDArray[np.uint8]
 
 @dataclass(frozen=True, slots=True)
 class WorldInfo:
-    """A world as `GET /v1/models` lists it; all fields plain values. `action` = {dim, low, high, names, initial, combine}.
+    """A world as `GET /v1/models` lists it; all fields plain values. `action` = {dim, low, high, names, initial,
+    combine}.
 
     `state_names` are the readouts in order, `state_units` their units.
     """
@@ -73,8 +74,8 @@ class ChunkOut:
     """One finished chunk. `frames` is uint8 RGB (F, H, W, 3), contiguous, owned by the receiver.
 
     `first_frame_id` grows by F a chunk over the whole life of the session (resets included), so pts = frame_id / fps
-    strictly rises. `state` are the readouts after the chunk's last frame, by name. `applied` are the control event ids that
-    this chunk was the first to use. `timing_ms`: queue, denoise, decode, total, batch_rows.
+    strictly rises. `state` are the readouts after the chunk's last frame, by name. `applied` are the control event
+    ids that this chunk was the first to use. `timing_ms`: queue, denoise, decode, total, batch_rows.
     """
 
     session: SessionId
@@ -162,7 +163,8 @@ class EngineService(Protocol):
     async def restore(self, session: SessionId, snapshot: SnapshotId) -> SessionStatus: ...
 
     def subscribe(self, session: SessionId, *, max_chunks: int = 2) -> AsyncIterator[Output]:
-        """Outputs of a session from now on. Bounded: the oldest chunk is dropped when the reader is slow, notices never.
+        """Outputs of a session from now on. Bounded: the oldest chunk is dropped when the reader is slow, notices
+        never.
 
         Ends after the `ended` notice. Closing the iterator unsubscribes; it does not close the session.
         """
