@@ -152,7 +152,15 @@ class SessionRegister:
         return made
 
     def find(self, session: str, token: str | None) -> ServedSession:
-        """Return the session if the token is its own; refuse otherwise, an ended one with its reason."""
+        """Return the session if the token is its own, and keep it alive.
+
+        Refuse otherwise, an ended one with its reason.
+        """
+        found = self._own(session, token)
+        found.quiet_since_s = self.now()
+        return found
+
+    def _own(self, session: str, token: str | None) -> ServedSession:
         found = self._live.get(SessionId(session))
         if found is None:
             past = self._past(session, token)
@@ -163,7 +171,6 @@ class SessionRegister:
             raise Unauthorized("a session answers only to its token")
         if not found.owns(token):
             raise Forbidden("the token is not this session's")
-        found.quiet_since_s = self.now()
         return found
 
     def look(self, session: str) -> ServedSession:
@@ -174,12 +181,15 @@ class SessionRegister:
         return found
 
     async def describe(self, session: str, token: str | None) -> dict[str, Any]:
-        """Return the Session object, also of one that has ended."""
+        """Return the Session object, also of one that has ended. Asking keeps only a waiting session alive."""
         if SessionId(session) not in self._live:
             past = self._past(session, token)
             return session_object(past.status, past.seed)
-        found = self.find(session, token)
-        return self.object_of(found, await self.ask(self.service.status(found.id)))
+        found = self._own(session, token)
+        status = await self.ask(self.service.status(found.id))
+        if status.queue_position:
+            found.quiet_since_s = self.now()
+        return self.object_of(found, status)
 
     def object_of(self, session: ServedSession, status: SessionStatus, token: str | None = None) -> dict[str, Any]:
         """Return the Session object; `reconnecting` shows a session whose holders are gone but which is kept."""

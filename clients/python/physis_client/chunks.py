@@ -72,6 +72,46 @@ def chunk_from_message(message: Mapping[str, Any]) -> Chunk:
 
 
 @dataclass(frozen=True)
+class World:
+    """A world that can be opened. `action` = {dim, low, high, names, initial, combine}; sizes in pixels.
+
+    `state_names` are the readouts that come with each chunk, `state_units` their units.
+    """
+
+    name: str
+    title: str
+    description: str
+    family: str
+    height: int
+    width: int
+    fps: float
+    chunk_frames: int
+    action: Mapping[str, Any]
+    discipline: str
+    num_steps: int
+    state_names: tuple[str, ...]
+    state_units: tuple[str, ...]
+    accepts_prompt: bool
+    accepts_image: bool
+
+
+def world_from_message(message: object) -> World:
+    """Read a world off the wire, ignoring fields that a newer server adds; raise WireError if it is not one."""
+    if not isinstance(message, Mapping):
+        raise WireError("the server sent a malformed world")
+    try:
+        values = {name: message[name] for name in World.__dataclass_fields__}
+        values["state_names"] = tuple(str(name) for name in values["state_names"])
+        values["state_units"] = tuple(str(unit) for unit in values["state_units"])
+        values["height"], values["width"] = int(values["height"]), int(values["width"])
+        values["fps"], values["chunk_frames"] = float(values["fps"]), int(values["chunk_frames"])
+        values["action"] = {**values["action"]}
+        return World(**values)
+    except (KeyError, TypeError, ValueError) as error:
+        raise WireError("the server sent a malformed world") from error
+
+
+@dataclass(frozen=True)
 class SessionStatus:
     """What the server says of a session. `token` is known only to who opened it."""
 

@@ -1,0 +1,481 @@
+"""The blocking client: one thread reads each session's socket, calls wait for their answers with a timeout.
+
+Same names, same errors and the same wire code as async_client. Methods may be called from any thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeout
+from types import TracebackType
+from typing import Any, Literal, TypeVar, overload
+
+import httpx
+from websockets.sync.client import ClientConnection, connect
+
+from physis_client import http_calls, links, wire
+from physis_client.chunks import Chunk, Frame, SessionStatus, World, chunk_from_message, status_from_message
+from physis_client.errors import InvalidState, PhysisError, SessionEnded, Timeout, TooLarge, Transport
+from physis_client.protocol import Answered, ChunkArrived, ChunkBuffer, Greeted, Happened, Refused, SessionProtocol
+
+Callback = Callable[[dict[str, Any]], object]
+EVENTS = ("status", "error", "ended", "queue", "recovered", "stats")
+T = TypeVar("T")
+
+
+class Client:
+    """A server's worlds and sessions. `url` and `token` default to PHYSIS_URL and PHYSIS_TOKEN.
+
+    Every call raises a PhysisError: Timeout after `timeout` seconds, Transport if the server cannot be reached.
+    """
+
+    def __init__(self, url: str | None = None, token: str | None = None, *, timeout: float = 10.0) -> None:
+        self.address = http_calls.address(url, token)
+        self.timeout = timeout
+        self._http = httpx.Client(base_url=self.address.url, timeout=timeout, trust_env=not self.address.is_loopback)
+        self._sessions: dict[str, Session] = {}
+        self._closed = False
+
+    def models(self) -> list[World]:
+        """Return the worlds that the server can open."""
+        return http_calls.read_models(self.send(http_calls.json_call("GET", "/v1/models", self.address.token)))
+
+    def open_session(
+        self,
+        model: str,
+        *,
+        seed: int | None = None,
+        mode: Literal["lockstep", "realtime"] = "lockstep",
+        image: wire.Array | None = None,
+        wait: bool = True,
+        queue_timeout: float = 60.0,
+    ) -> Session:
+        """Open a session and wait until it is admitted; Timeout after `queue_timeout` in the queue.
+
+        `image` is uint8 (H, W, 3) of the world's size to start from. With `wait=False` a full server raises Capacity.
+        """
+        call = http_calls.open_call(model, seed, mode, wait, image, self.address.token)
+        session = self._adopt(http_calls.read_session(self.send(call)), None)
+        try:
+            session.wait_admitted(queue_timeout)
+        except BaseException:
+            session.close()
+            raise
+        return session
+
+    def session(self, id: str, token: str | None = None) -> Session:
+        """Return a session by its id: one of this client's own, or another's with its `token`."""
+        if id in self._sessions and token is None:
+            return self._sessions[id]
+        token = token or self.address.token
+        call = http_calls.json_call("GET", http_calls.session_path(id), token)
+        status = http_calls.read_session(self.send(call))
+        if status.state == "ended":
+            reason = status.ended_reason or "closed"
+            raise SessionEnded(f"the session is over: {reason}", reason=reason)
+        return self._adopt(status, token)
+
+    def step_many(self, sessions: Sequence[Session], actions: Sequence[Any]) -> list[Chunk]:
+        """Step lockstep sessions in one batched call; a bad action refuses the call before any session moves."""
+        if len(sessions) != len(actions):
+            raise InvalidState(f"{len(sessions)} sessions need as many actions, got {len(actions)}")
+        items = [(s.id, s.token, wire.action_numbers(a)) for s, a in zip(sessions, actions, strict=True)]
+        chunks = http_calls.read_chunks(self.send(http_calls.step_many_call(items)))
+        for session, chunk in zip(sessions, chunks, strict=True):
+            session.note(chunk)
+        return chunks
+
+    def close(self) -> None:
+        """Close all sessions that this client opened; idempotent."""
+        if self._closed:
+            return
+        self._closed = True
+        for session in list(self._sessions.values()):
+            with contextlib.suppress(PhysisError):
+                session.close()
+        self._http.close()
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # For Session
+
+    def send(self, call: http_calls.Call, timeout: float | None = None) -> httpx.Response:
+        """Send one HTTP call; a failed exchange raises Timeout or Transport, a refusal is left to the reader."""
+        limit = self.timeout if timeout is None else timeout
+        if self._http.is_closed:
+            raise Transport("the client is closed", recoverable=False)
+        try:
+            return self._http.request(call.method, call.path, headers=call.headers, content=call.content, timeout=limit)
+        except (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError) as error:
+            raise http_calls.transport_error(error, f"{call.method} {call.path}", limit) from error
+
+    def adopt(self, status: SessionStatus) -> Session:
+        return self._adopt(status, None)
+
+    def forget(self, session: Session) -> None:
+        self._sessions.pop(session.id, None)
+
+    def _adopt(self, status: SessionStatus, token: str | None) -> Session:
+        held = token or status.token
+        if held is None:
+            raise Transport("the server sent a session without its token")
+        session = Session(self, status, held)
+        self._sessions[session.id] = session
+        return session
+
+
+class Session:
+    """One session. Connects when first used; a lost connection raises Transport and the next call connects again."""
+
+    def __init__(self, client: Client, status: SessionStatus, token: str) -> None:
+        self.id, self.model, self.mode, self.seed = status.id, status.model, status.mode, status.seed
+        self.token = token
+        self._client = client
+        self._state = status.state
+        self._admitted = status.queue_position == 0
+        self._lock = threading.RLock()
+        self._news = threading.Condition()
+        self._buffer = ChunkBuffer()
+        self._events = 0
+        self._link: _Link | None = None
+        self._failure: PhysisError | None = None
+        self._ended: str | None = None
+        self._callbacks: dict[str, list[Callback]] = {}
+        self._calls: queue.SimpleQueue[tuple[Callback, dict[str, Any]] | None] = queue.SimpleQueue()
+        self._caller: threading.Thread | None = None
+
+    # Lockstep
+
+    def step(self, action: Any, *, timeout: float | None = None) -> Chunk:
+        """Produce one chunk under this action and return it."""
+        numbers = wire.action_numbers(action)
+        answer = self._ask("step", {"event": self._next_event(), "action": numbers}, timeout)
+        chunk = chunk_from_message(answer["chunk"])
+        self.note(chunk)
+        return chunk
+
+    def observe(self, *, timeout: float | None = None) -> Chunk:
+        """Return the newest chunk of the present epoch, waiting for the first one if need be."""
+        self._connected(timeout)
+        return self._wait(lambda: self._buffer.newest, timeout, "waiting for a chunk")
+
+    # Realtime
+
+    def act(self, action: Any) -> int:
+        """Send a live action and return its event id; `Chunk.applied` and `Frame.applied` name it once it is used."""
+        event = self._next_event()
+        self._ask("action", {"event": event, "action": wire.action_numbers(action)})
+        return event
+
+    def set_prompt(self, text: str) -> int:
+        """Set the world's prompt and return the event id."""
+        event = self._next_event()
+        self._ask("prompt", {"event": event, "text": text})
+        return event
+
+    def interrupt(self) -> int:
+        """Stop what the last action asked for: the world's initial action takes its place."""
+        return self.act(self.world.action["initial"])
+
+    def pause(self) -> None:
+        """Open no further chunk."""
+        self._ask("pause", {})
+
+    def resume(self) -> None:
+        """Go on from where pause stopped."""
+        self._ask("resume", {})
+
+    def frames(self, *, timeout: float | None = None) -> Iterator[Frame]:
+        """Yield frames as they come until the session ends.
+
+        A slow reader misses the oldest chunks. Timeout if nothing comes for `timeout` seconds, unless paused. Ends
+        when this client closed the session; raises SessionEnded with the reason when it ended otherwise.
+        """
+        fps = self.world.fps
+        while True:
+            try:
+                chunk = self._wait(self._take_chunk, timeout, "waiting for a frame", patient="paused")
+            except SessionEnded as error:
+                if error.reason == "closed":
+                    return
+                raise
+            yield from chunk.split(fps)
+
+    # Both
+
+    @property
+    def world(self) -> World:
+        """What the server says of this session's world."""
+        return self._connected(None).world
+
+    @property
+    def state(self) -> str:
+        """The last state that the server told."""
+        return self._state
+
+    def status(self) -> SessionStatus:
+        """Ask the server for the session's present status."""
+        call = http_calls.json_call("GET", http_calls.session_path(self.id), self.token)
+        return http_calls.read_session(self._client.send(call))
+
+    def reset(self, seed: int | None = None, *, timeout: float | None = None) -> SessionStatus:
+        """Begin a new epoch; nothing of the old one comes after. Without a seed the server draws one."""
+        answer = self._ask("reset", {} if seed is None else {"seed": seed}, timeout)
+        return self._new_epoch(answer)
+
+    def restore(self, snapshot: str, *, timeout: float | None = None) -> SessionStatus:
+        """Put the session back to a snapshot."""
+        return self._new_epoch(self._ask("restore", {"snapshot": snapshot}, timeout))
+
+    def snapshot(self) -> str:
+        """Keep the present state and return its id."""
+        return str(self._ask("snapshot", {})["snapshot"])
+
+    @overload
+    def fork(self) -> Session: ...
+
+    @overload
+    def fork(self, count: int) -> list[Session]: ...
+
+    def fork(self, count: int | None = None) -> Session | list[Session]:
+        """Return a child that stands where this session stands, or a list of `count` of them."""
+        answer = self._ask("fork", {"count": 1 if count is None else count})
+        children = [self._client.adopt(status_from_message(one)) for one in answer["sessions"]]
+        return children[0] if count is None else children
+
+    def on(self, event: str, callback: Callback) -> None:
+        """Call `callback(body)` at each such event, on a thread of its own, in order."""
+        if event not in EVENTS:
+            raise InvalidState(f"no event named {event!r}; there are: {', '.join(EVENTS)}")
+        with self._lock:
+            self._callbacks.setdefault(event, []).append(callback)
+            if self._caller is None:
+                self._caller = threading.Thread(target=self._call_back, name="physis callbacks", daemon=True)
+                self._caller.start()
+
+    def close(self) -> None:
+        """End the session; idempotent. A server that cannot be reached ends it by itself within 20 s."""
+        self._client.forget(self)
+        first = self._finish("closed")
+        try:
+            if first:
+                call = http_calls.json_call("DELETE", http_calls.session_path(self.id), self.token)
+                with contextlib.suppress(PhysisError):
+                    self._client.send(call, timeout=min(3.0, self._client.timeout))
+        finally:
+            link, self._link = self._link, None
+            if link is not None:
+                link.close()
+            self._calls.put(None)
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # For Client
+
+    def wait_admitted(self, timeout: float) -> None:
+        """Connect and wait until the session has left the queue."""
+        self._connected(min(timeout, self._client.timeout))
+        self._wait(lambda: self._admitted or None, timeout, "waiting for room")
+
+    def note(self, chunk: Chunk) -> None:
+        """Remember the newest chunk that a step brought."""
+        with self._news:
+            if chunk.epoch >= (self._buffer.newest.epoch if self._buffer.newest else 0):
+                self._buffer.newest = chunk
+
+    # Called by the link's thread
+
+    def receive_chunk(self, arrived: ChunkArrived) -> None:
+        with self._news:
+            if not arrived.stale:
+                self._buffer.put(arrived.chunk)
+                self._news.notify_all()
+
+    def receive_event(self, happened: Happened, state: str) -> None:
+        with self._news:
+            self._state = state
+            self._admitted = self._admitted or state not in ("queued", "unknown")
+            self._news.notify_all()
+        if happened.kind == "ended":
+            self._finish(str(happened.body.get("reason") or "closed"))
+        with self._lock:
+            for callback in self._callbacks.get(happened.kind, ()):
+                self._calls.put((callback, happened.body))
+
+    def receive_loss(self, error: PhysisError, link: _Link) -> None:
+        with self._news:
+            if self._link is link:
+                self._link, self._failure = None, error
+            self._news.notify_all()
+
+    # Inside
+
+    def _next_event(self) -> int:
+        with self._lock:
+            self._events += 1
+            return self._events
+
+    def _ask(self, kind: str, fields: dict[str, Any], timeout: float | None = None) -> dict[str, Any]:
+        limit = self._client.timeout if timeout is None else timeout
+        return self._connected(limit).ask(kind, fields, limit)
+
+    def _connected(self, timeout: float | None) -> _Link:
+        limit = self._client.timeout if timeout is None else timeout
+        with self._lock:
+            if self._ended is not None:
+                raise SessionEnded(f"the session is over: {self._ended}", reason=self._ended)
+            if self._link is None:
+                link = _Link(self, self._client.address, limit)
+                with self._news:
+                    self._state, self._failure, self._link = link.state, None, link
+                    self._admitted = self._admitted or link.state != "queued"
+                link.start()
+            return self._link
+
+    def _new_epoch(self, answer: dict[str, Any]) -> SessionStatus:
+        status = status_from_message(answer.get("session"))
+        self.seed = status.seed
+        with self._news:
+            self._buffer.begin_epoch(status.epoch)
+        return status
+
+    def _take_chunk(self) -> Chunk | None:
+        return self._buffer.waiting.popleft() if self._buffer.waiting else None
+
+    def _wait(self, look: Callable[[], T | None], timeout: float | None, what: str, *, patient: str = "") -> T:
+        """Wait until `look()` finds something; raise what ended the wait. No time runs in the state `patient`."""
+        limit = self._client.timeout if timeout is None else timeout
+        deadline = time.monotonic() + limit
+        with self._news:
+            while (found := look()) is None:
+                if self._ended is not None:
+                    raise SessionEnded(f"the session is over: {self._ended}", reason=self._ended)
+                if self._failure is not None:
+                    raise self._failure
+                if self._state == patient:
+                    deadline = time.monotonic() + limit
+                if time.monotonic() >= deadline:
+                    raise Timeout(f"{what} took longer than {limit:g} s")
+                self._news.wait(min(0.5, deadline - time.monotonic()))
+        return found
+
+    def _finish(self, reason: str) -> bool:
+        with self._news:
+            first = self._ended is None
+            self._ended = self._ended or reason
+            self._state = "ended"
+            self._news.notify_all()
+        return first
+
+    def _call_back(self) -> None:
+        while (item := self._calls.get()) is not None:
+            callback, body = item
+            callback(body)
+
+
+class _Link:
+    """One live connection: a thread that reads, and answers that wait."""
+
+    def __init__(self, session: Session, address: http_calls.Address, timeout: float) -> None:
+        self._session = session
+        self._protocol = SessionProtocol()
+        self._waiting: dict[int, Future[dict[str, Any]]] = {}
+        self._lock = threading.Lock()
+        self._lost: PhysisError | None = None
+        try:
+            options = links.connect_options(address, session.token, timeout)
+            self._socket: ClientConnection = connect(links.socket_url(address, session.id), **options)
+        except Exception as error:
+            raise links.connect_error(error, timeout) from error
+        try:
+            self._socket.send(self._protocol.hello())
+            greeting = self._protocol.receive(self._socket.recv(timeout))
+            if isinstance(greeting, Refused):
+                raise greeting.error
+            if not isinstance(greeting, Greeted):
+                raise Transport("the server did not greet")
+        except Exception as error:
+            self._socket.close()
+            raise (error if isinstance(error, PhysisError) else links.connect_error(error, timeout)) from error
+        self.world, self.state = greeting.world, greeting.state
+        self._thread = threading.Thread(target=self._read, name=f"physis {session.id[:8]}", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def ask(self, kind: str, fields: dict[str, Any], timeout: float) -> dict[str, Any]:
+        """Send a request and wait for its answer."""
+        future: Future[dict[str, Any]] = Future()
+        with self._lock:
+            if self._lost is not None:
+                raise self._lost
+            number, message = self._protocol.request(kind, fields)
+            self._waiting[number] = future
+        if len(message) > wire.MAX_REQUEST_BYTES:
+            self._waiting.pop(number, None)
+            raise TooLarge(f"a request has at most {wire.MAX_REQUEST_BYTES} bytes")
+        try:
+            self._socket.send(message)
+            return future.result(timeout)
+        except FutureTimeout as error:
+            raise Timeout(f"{kind} took longer than {timeout:g} s") from error
+        except PhysisError:
+            raise
+        except Exception as error:
+            raise links.lost_error(error, self._protocol.ended_reason) from error
+        finally:
+            self._waiting.pop(number, None)
+
+    def close(self) -> None:
+        self._socket.close()
+        if self._thread.is_alive() and self._thread is not threading.current_thread():
+            self._thread.join(timeout=3.0)
+
+    def _read(self) -> None:
+        cause: Exception | None = None
+        try:
+            while True:
+                self._take(self._protocol.receive(self._socket.recv()))
+        except Exception as error:
+            cause = error
+        lost = links.lost_error(cause, self._protocol.ended_reason)
+        with self._lock:
+            self._lost = lost
+            waiting, self._waiting = dict(self._waiting), {}
+        for future in waiting.values():
+            future.set_exception(lost)
+        self._session.receive_loss(lost, self)
+        with contextlib.suppress(Exception):
+            self._socket.close()
+
+    def _take(self, received: object) -> None:
+        if isinstance(received, Answered):
+            future = self._waiting.get(received.number)
+            if future is None or future.done():
+                return
+            if received.error is None:
+                future.set_result(received.body)
+            else:
+                future.set_exception(received.error)
+        elif isinstance(received, ChunkArrived):
+            self._session.receive_chunk(received)
+            self._socket.send(self._protocol.ack(received.chunk))
+        elif isinstance(received, Happened):
+            self._session.receive_event(received, self._protocol.state)
