@@ -88,8 +88,8 @@ class Branches:
         session.seed, session.next_chunk = capsule.seed, capsule.next_chunk
         session.inbox.restore(capsule.held, capsule.prompt)
         session.last_ready = capsule.next_chunk - 1
-        done = SnapshotRestored(session.id, snapshot.id, session.epoch, ChunkIndex(capsule.next_chunk - 1))
-        roster.ops.append(PendingOp(CloneState(snapshot.id, session.id), session.id, session.generation, (done,)))
+        roster.ops.append(PendingOp(CloneState(snapshot.id, session.id), session.id, session.generation))
+        roster.tell(SnapshotRestored(session.id, snapshot.id, session.epoch, ChunkIndex(capsule.next_chunk - 1)))
         roster.move(session, Trigger.RESTORE)
         self._flow.restart_clock(session, now_ns)
 
@@ -119,16 +119,14 @@ class _Fork:
         return len(self.children) * self.parent.world.retention.pages_per_session
 
     def act(self, now_ns: int) -> None:
-        parent, boundary = self.parent, ChunkIndex(self.parent.next_chunk - 1)
-        forked = SessionForked(parent.id, self.children, boundary)
+        parent = self.parent
+        self.roster.tell(SessionForked(parent.id, self.children, ChunkIndex(parent.next_chunk - 1)))
         for name in self.children:
             child = self._child(name, now_ns)
             self.roster.claimed.discard(name)
             self.roster.enrol(child)
-            born = StateChanged(name, child.state.value, child.epoch)
-            facts = (forked, born) if name == self.children[0] else (born,)
-            clone = CloneState(parent.id, name)
-            self.roster.ops.append(PendingOp(clone, name, child.generation, facts, announce_always=True))
+            self.roster.ops.append(PendingOp(CloneState(parent.id, name), name, child.generation))
+            self.roster.tell(StateChanged(name, child.state.value, child.epoch))
             self.flow.restart_clock(child, now_ns)
 
     def cancel(self, why: str) -> None:
@@ -175,8 +173,8 @@ class _Keep:
         self.roster.snapshots[name] = Snapshot(
             name, session.id, session.family, session.world, Capsule.of(session), table, table.num_pages
         )
-        taken = SnapshotTaken(session.id, name, ChunkIndex(session.next_chunk - 1))
-        self.roster.ops.append(PendingOp(CloneState(session.id, name), name, done=(taken,)))
+        self.roster.ops.append(PendingOp(CloneState(session.id, name), name))
+        self.roster.tell(SnapshotTaken(session.id, name, ChunkIndex(session.next_chunk - 1)))
 
     def cancel(self, why: str) -> None:
         self.roster.claimed.discard(self.command.snapshot)

@@ -186,7 +186,7 @@ class EngineCore:
         return None if wake_ns is None else max(now_ns, wake_ns)
 
     def check_integrity(self) -> None:
-        """Raise AssertionError unless pages, promises and queues agree with the sessions and snapshots that are here."""
+        """Raise AssertionError unless pages, promises and queues agree with the sessions and snapshots here."""
         check_integrity(self._roster, len(self._scheduler))
 
     def _checked(self, name: SessionId, trigger: Trigger) -> Session:
@@ -251,12 +251,9 @@ class EngineCore:
             self._flow.reorder(session, now_ns)
 
     def _settle_ops(self, out: Outstanding, failed: Mapping[SessionId | SnapshotId, str]) -> None:
-        """Tell what state ops brought about, and fail whom they failed."""
+        """Fail whom a state op failed: a session, or a snapshot whose tensors could not be kept."""
         for op in out.ops:
             reason = failed.get(op.party) if op.party is not None else None
-            if reason is None or op.announce_always:
-                for fact in op.done:
-                    self._roster.tell(fact)
             if reason is None or op.party is None:
                 continue
             snapshot = self._roster.snapshots.get(SnapshotId(op.party))

@@ -51,7 +51,7 @@ class ChunkReady:
 
 @dataclass(frozen=True, slots=True)
 class SessionForked:
-    """Children exist and stand where the parent stands."""
+    """Children exist and stand where the parent stands; their tensors are cloned before anything of them runs."""
 
     session: SessionId
     children: tuple[SessionId, ...]
@@ -85,10 +85,10 @@ class ControlIgnored:
 
 @dataclass(frozen=True, slots=True)
 class RequestDropped:
-    """A step, fork or snapshot that was accepted will not happen: the session was reset, restored, failed or closed
-    first.
+    """A step, fork or snapshot that was accepted will not happen: the session was reset, restored, failed or closed.
 
-    `kind` is step | fork | snapshot; `key` the step's event id, the first child or the snapshot, as text.
+    Also a snapshot that was taken and could not be kept. `kind` is step | fork | snapshot; `key` the step's event id,
+    the first child or the snapshot, as text.
     """
 
     session: SessionId

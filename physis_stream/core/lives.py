@@ -79,7 +79,8 @@ class Lives:
         self.void_work(session, "reset")
         session.inbox.flush()
         session.seed = seed
-        self._prime(session, trigger, now_ns)
+        self._roster.move(session, trigger, new_epoch=True)
+        self._prime(session, now_ns)
 
     def fail(self, session: Session, reason: str) -> None:
         """Void the work; only reset and close are legal from here. Room stays promised, for the reset."""
@@ -133,10 +134,10 @@ class Lives:
     def _admit(self, session: Session, now_ns: int) -> None:
         self._roster.admission.admit(session.world, session.pace)
         self._roster.tell(SessionOpened(session.id))
-        self._prime(session, Trigger.ADMIT, now_ns)
+        self._roster.move(session, Trigger.ADMIT)
+        self._prime(session, now_ns)
 
-    def _prime(self, session: Session, trigger: Trigger, now_ns: int) -> None:
-        self._roster.move(session, trigger)
+    def _prime(self, session: Session, now_ns: int) -> None:
         start = StartState(session.id, session.epoch, session.seed)
         self._roster.ops.append(PendingOp(start, session.id, session.generation))
         first = OpenChunk(ChunkIndex(0), session.inbox.prime_control(), opened_ns=now_ns, asked_ns=now_ns, primed=True)

@@ -44,15 +44,11 @@ class Snapshot:
 class PendingOp:
     """A state op that no plan has carried yet. `party` is the session or snapshot that fails if it does, with its
     generation.
-
-    `done` are the facts to tell when it has been carried out; `announce_always` tells them even if the party failed.
     """
 
     op: StateOp
     party: SessionId | SnapshotId | None = None
     generation: int = 0
-    done: tuple[Event, ...] = ()
-    announce_always: bool = False
 
 
 @dataclass(slots=True)
@@ -126,10 +122,10 @@ class Roster:
         self._facts.clear()
         return facts
 
-    def move(self, session: Session, trigger: Trigger) -> None:
-        """Move by the table and tell it if the state changed; raises InvalidState before anything changes."""
+    def move(self, session: Session, trigger: Trigger, *, new_epoch: bool = False) -> None:
+        """Move by the table and tell it if state or epoch changed; raises InvalidState before anything changes."""
         target = next_state(session.state, trigger)
-        if target is not session.state:
+        if new_epoch or target is not session.state:
             session.state = target
             self.tell(StateChanged(session.id, target.value, session.epoch))
 

@@ -183,10 +183,9 @@ class FakeExecutor:
         _require(row.position == len(expected), f"{what} has position {row.position}, {len(expected)} chunks in view")
         seen = []
         for chunk in row.context:
+            which = f"chunk {chunk.chunk} version {chunk.version}"
             should = state.history.get((chunk.chunk, chunk.version))
-            _require(
-                should is not None, f"{what} reads chunk {chunk.chunk} version {chunk.version} before it is written"
-            )
+            _require(should is not None, f"{what} reads {which} before it is written")
             cells = [self._cells.get((shape, page)) for page in chunk.pages]
             wanted = [(should, index) for index in range(spec.pages_per_chunk)]
             _require(cells == wanted, f"{what} finds foreign pages for {which}")
