@@ -128,14 +128,8 @@ class Dialogue:
         own, action = fields.event(request), fields.action(request)
         if self._session.pace is not Pace.LOCKSTEP:
             raise InvalidState("step is for lockstep sessions; this one is realtime")
-        number = self._session.ledger.number(self._speaker, own)
-        if number is None:
-            raise InvalidRequest(f"event {own} was used already")
-        try:
-            chunk = await self._register.ask(self._service.step(self._session.id, number, action))
-        except BaseException:
-            self._session.ledger.forget(self._speaker, own)
-            raise
+        number = self._session.ledger.number_again(self._speaker, own)
+        chunk = await self._register.ask(self._service.step(self._session.id, number, action))
         return {"chunk": chunk_object(chunk, self.applied(chunk))}
 
     async def _reset(self, request: Body) -> Body:

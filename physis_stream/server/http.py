@@ -19,7 +19,6 @@ from physis_client import wire
 from physis_client.errors import InvalidAction, TooLarge
 from physis_stream.core.commands import Pace
 from physis_stream.core.errors import EngineError, InvalidState
-from physis_stream.core.ids import SessionId
 from physis_stream.runtime.service import Frames, OpenRequest, WorldInfo
 from physis_stream.server import dialogue, fields
 from physis_stream.server.auth import MAX_TOKEN_S, Claims, bearer
@@ -211,28 +210,17 @@ class Routes:
         return packed_answer({"chunks": await self._steps(asked)})
 
     async def _steps(self, asked: list[tuple[ServedSession, Body]]) -> list[Body]:
-        """Validate all, number all, step all; a refusal takes every number back."""
+        """Validate all, number all, step all. A repeated event is the same step: a retry brings the same chunk."""
         actions = [fields.action(body) for _, body in asked]
+        owns = [_own_event(session, body) for session, body in asked]
         for session, _ in asked:
             if session.pace is not Pace.LOCKSTEP:
                 raise InvalidState("step is for lockstep sessions; this one is realtime")
-        owns, numbers = [], []
-        try:
-            for session, body in asked:
-                own = fields.event(body) if body.get("event") is not None else session.http_events + 1
-                number = session.ledger.number(HTTP_SPEAKER, own)
-                if number is None:
-                    raise InvalidRequest(f"event {own} was used already")
-                owns.append(own)
-                numbers.append(number)
-            ids = [SessionId(session.id) for session, _ in asked]
-            chunks = await self._register.ask(self._register.service.step_many(ids, numbers, actions))
-        except BaseException:
-            for (session, _), own in zip(asked, owns, strict=False):
-                session.ledger.forget(HTTP_SPEAKER, own)
-            raise
+        numbers = [s.ledger.number_again(HTTP_SPEAKER, own) for (s, _), own in zip(asked, owns, strict=True)]
         for (session, _), own in zip(asked, owns, strict=True):
             session.http_events = max(session.http_events, own)
+        ids = [session.id for session, _ in asked]
+        chunks = await self._register.ask(self._register.service.step_many(ids, numbers, actions))
         return [
             dialogue.chunk_object(chunk, session.ledger.own(HTTP_SPEAKER, chunk.applied))
             for (session, _), chunk in zip(asked, chunks, strict=True)
@@ -335,6 +323,11 @@ class Routes:
     async def _asked(self, request: Request) -> tuple[ServedSession, Body]:
         session = self._session(request)
         return session, await read_json(request, self._limits.json_body)
+
+
+def _own_event(session: ServedSession, body: Body) -> int:
+    """The client's number of a step, or the next one where it does not count."""
+    return session.http_events + 1 if body.get("event") is None else fields.event(body)
 
 
 def _names(body: Body, name: str) -> tuple[str, ...] | None:

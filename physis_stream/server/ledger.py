@@ -35,6 +35,10 @@ class EventLedger:
             del self._seen[old]
         return number
 
+    def number_again(self, speaker: int, own: int) -> int:
+        """Return the number of an event, a new one or the same as before: for requests that may be retried."""
+        return self._seen.get((speaker, own)) or self.number(speaker, own) or 0
+
     def forget(self, speaker: int, own: int) -> None:
         """Take back a number whose event was refused, so that the client may send it again, mended."""
         number = self._seen.pop((speaker, own), None)

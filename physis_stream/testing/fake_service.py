@@ -245,13 +245,11 @@ class FakeEngineService:
             if one.state != "ready":
                 raise InvalidState(f"step is not legal in state {one.state}")
         checked = [ACTION.check(list(action)) for action in actions]
-        chunks = []
-        for one, event, action in zip(found, events, checked, strict=True):
-            one.target = action
-            one.pending.append(event)
-            one.last_event = max(one.last_event, event)
-            chunks.append(self._produce(one))
-        return chunks
+        again = [self._repeated(one, event) for one, event in zip(found, events, strict=True)]
+        return [
+            known or self._step(one, event, action)
+            for known, one, event, action in zip(again, found, events, checked, strict=True)
+        ]
 
     async def reset(self, session: SessionId, seed: int) -> SessionStatus:
         await self._enter("reset")
@@ -440,6 +438,20 @@ class FakeEngineService:
         if found.state == "ended":
             raise SessionEnded(f"the session is over: {found.ended_reason}")
         return found
+
+    def _repeated(self, one: _Session, event: int) -> ChunkOut | None:
+        """The chunk of a step that was asked for before; None for a new one."""
+        if event > one.last_event:
+            return None
+        if one.last_chunk is not None and event in one.last_chunk.applied:
+            return one.last_chunk
+        raise InvalidState(f"event {event} was used before; event ids grow, the newest was {one.last_event}")
+
+    def _step(self, one: _Session, event: int, action: tuple[float, ...]) -> ChunkOut:
+        one.target = action
+        one.pending.append(event)
+        one.last_event = event
+        return self._produce(one)
 
     def _status(self, one: _Session) -> SessionStatus:
         return SessionStatus(
