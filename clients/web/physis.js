@@ -1,7 +1,7 @@
 /**
  * The browser client of physis_stream: plain ES modules, no dependencies, no build.
  *
- *     import { PhysisClient } from "/clients/web/physis.js";
+ *     import { PhysisClient } from "/client/physis.js";
  *     const client = new PhysisClient();
  *     const session = await client.openSession({ model: "pusht", seed: 0 });
  *     session.addEventListener("photon", ({ detail }) => console.log(detail.ms));

@@ -172,8 +172,8 @@ export class PhysisSession extends EventTarget {
   }
 
   /** The engine's numbers now; they also come once a second as `stats` events. */
-  stats() {
-    return this.#ask("stats");
+  async stats() {
+    return (await this.#ask("stats")).stats;
   }
 
   /** End the session and free its slot. Safe to call twice; never throws. */
@@ -307,7 +307,9 @@ export class PhysisSession extends EventTarget {
     for (const photon of photons) this.#emit("photon", photon);
   }
 
-  #take(wire) {
+  /** Take in a Session object, bare (HTTP) or inside an answer (control). */
+  #take(answer) {
+    const wire = answer.session ?? answer;
     if (typeof wire.queue_position === "number") this.#queuePosition = wire.queue_position;
     if (typeof wire.state === "string") this.#setState(wire.state, wire.epoch);
     if (wire.state === "ended") this.#finish(wire.ended_reason ?? "ended");

@@ -4,7 +4,7 @@
  * The address may say what to open: `?world=NAME&seed=N`. A token, where the server asks for one, is kept for this tab only.
  */
 
-import { PhysisClient } from "../../clients/web/physis.js";
+import { PhysisClient } from "./client/physis.js";
 import { Pane } from "./pane.js";
 import { Rail } from "./rail.js";
 import * as words from "./words.js";

@@ -189,9 +189,9 @@ export class Pane {
     hear("connection", (detail) => this.#connectionMoved(detail));
     hear("status", () => this.#stateMoved());
     hear("ended", ({ reason }) => this.say(words.ended(reason)));
-    hear("error", ({ error }) => this.#on.tell(error.message));
-    hear("recovered", () => this.#on.tell("The engine lost this world for a moment and brought it back."));
-    hear("telemetry", (telemetry) => this.#readouts?.show(telemetry));
+    hear("error", ({ error }) => this.#trouble(error));
+    hear("recovered", () => this.#recover("The engine lost this world for a moment and brought it back."));
+    hear("telemetry", (telemetry) => this.#telemetryCame(telemetry));
     hear("photon", (photon) => this.meters.photon(photon));
     hear("frame", (frame) => this.#frameShown(frame));
     hear("stats", (stats) => {
@@ -211,6 +211,25 @@ export class Pane {
       this.#veil.hide();
       this.meters.interrupt();
     }
+    this.#stateMoved();
+  }
+
+  /** The engine's own death covers the picture until chunks come again; any other failure is told in passing. */
+  #trouble(error) {
+    if (error.code === "engine_down") this.#wait(words.troubled(), "Engine down");
+    else this.#on.tell(error.message);
+  }
+
+  #recover(text) {
+    if (this.#waiting === "Engine down") this.#waiting = null;
+    this.#on.tell(text);
+    this.#stateMoved();
+  }
+
+  #telemetryCame(telemetry) {
+    this.#readouts?.show(telemetry);
+    if (this.#waiting !== "Engine down") return;
+    this.#waiting = null;
     this.#stateMoved();
   }
 

@@ -9,11 +9,11 @@ const REASONS = {
   closed: "You closed it.",
   page_closed: "The page was left, and its session ended with it.",
   connection_lost: "The connection was gone for longer than the server keeps a place.",
+  "the client vanished": "The connection was gone for longer than the server keeps a place.",
+  "nobody came": "Nobody connected to it in time, so its place was given to others.",
   expired: "It was left alone for longer than the server keeps a place.",
-  idle: "Nothing was steered for a while, so its place was given to others.",
-  peer_lost: "The connection was gone for longer than the server keeps a place.",
-  shutdown: "The server is shutting down.",
-  engine_down: "The engine stopped and could not bring this world back.",
+  "the server is going down": "The server is shutting down.",
+  "server stopped": "The server is shutting down.",
 };
 
 export function opening() {
@@ -55,16 +55,16 @@ export function ended(reason) {
   return { title: "This session has ended", text, actions: [["Start a new one", "restart"]] };
 }
 
+export function troubled() {
+  return { title: "The engine stopped", text: "Your world is being brought back; it goes on from where it was.", wave: true, actions: [["Start a new one", "restart"]] };
+}
+
 export function failed() {
   return {
     title: "This world stumbled",
     text: "The engine could not finish a chunk of it. Other sessions are not touched; a reset brings this one back.",
     actions: [["Reset", "reset"], ["Start a new one", "restart"]],
   };
-}
-
-export function paused() {
-  return { title: "Paused", text: "", actions: [["Go on", "resume"]] };
 }
 
 export function noWorlds() {

@@ -1,0 +1,104 @@
+"""A real Chromium, fresh pages, and the servers that they open.
+
+`world` runs a test against the real server over the fake engine and against the product with the world that ships; the
+latter is left out only where that world's weights are not in the tree.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Page, sync_playwright
+
+from tests.browser.screen import Screen
+from tests.browser.servers import ROOT, EngineServed, FakeServed, Served
+
+FLAGS = (
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+)
+OpenPage = Callable[..., Page]
+OpenScreen = Callable[..., Screen]
+
+
+def chromium_path() -> str | None:
+    """The system's Chromium; None lets playwright use its own."""
+    names = ("chromium", "chromium-browser", "google-chrome")
+    return next((found for name in names if (found := shutil.which(name))), None)
+
+
+def weights_of_world(name: str) -> list[Path]:
+    return list((ROOT / "physis_stream" / "worlds" / name).rglob("*.safetensors"))
+
+
+@pytest.fixture(scope="session")
+def chromium() -> Iterator[Browser]:
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium_path(), args=list(FLAGS), headless=True)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def new_page(chromium: Browser) -> Iterator[OpenPage]:
+    """Opens pages, each in a context of its own, and closes them after the test."""
+    contexts = []
+
+    def open_page(**options: object) -> Page:
+        context = chromium.new_context(**{"viewport": {"width": 1280, "height": 800}, **options})  # type: ignore[arg-type]
+        contexts.append(context)
+        page = context.new_page()
+        page.set_default_timeout(20_000)
+        return page
+
+    yield open_page
+    for context in contexts:
+        context.close()
+
+
+@pytest.fixture(scope="module")
+def engine_served() -> Iterator[Served | None]:
+    if not weights_of_world("pusht"):
+        yield None
+        return
+    served = EngineServed()
+    yield served
+    served.stop()
+
+
+@pytest.fixture(params=["fake", "engine"])
+def world(request: pytest.FixtureRequest) -> Iterator[Served]:
+    if request.param == "engine":
+        engine = request.getfixturevalue("engine_served")
+        if engine is None:
+            pytest.skip("the weights of the world pusht are not in this tree")
+        yield engine
+        return
+    fake = FakeServed()
+    yield fake
+    fake.stop()
+
+
+@pytest.fixture
+def fake() -> Iterator[FakeServed]:
+    served = FakeServed()
+    yield served
+    served.stop()
+
+
+@pytest.fixture
+def screen_on(new_page: OpenPage) -> OpenScreen:
+    """`screen_on(served, **context options)` returns a page of it, not yet opened."""
+
+    def make(served: Served, **options: object) -> Screen:
+        return Screen(new_page(**options), served.url)
+
+    return make
