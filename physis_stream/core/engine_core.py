@@ -260,7 +260,8 @@ class EngineCore:
             session = self._roster.sessions.get(SessionId(op.party))
             if snapshot is not None:
                 self._lives.drop_snapshot(snapshot)
-                self._roster.tell(RequestDropped(snapshot.owner, "snapshot", snapshot.id, reason))
+                if snapshot.owner in self._roster.sessions:
+                    self._roster.tell(RequestDropped(snapshot.owner, "snapshot", snapshot.id, reason))
             elif session is not None and session.generation == op.generation:
                 self._lives.fail(session, reason)
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from physis_stream.core.context_rule import ContextRule
 from physis_stream.core.ids import ChunkIndex, PageId
 from physis_stream.core.pipeline import wavefront_depth
 from physis_stream.core.spec import WorldSpec
@@ -102,7 +103,7 @@ class Retention:
     reach: tuple[int, ...]
     committed: int
     sink: int
-    depth: int
+    in_flight: tuple[int, ...]
     pages_per_chunk: int
 
     @classmethod
@@ -112,7 +113,7 @@ class Retention:
             reach=tuple(rule.reach(version) for version in range(rule.rows_per_chunk)),
             committed=rule.committed_version,
             sink=spec.sink,
-            depth=wavefront_depth(rule),
+            in_flight=_in_flight(rule),
             pages_per_chunk=spec.pages_per_chunk,
         )
 
@@ -134,16 +135,27 @@ class Retention:
 
     @property
     def pages_per_session(self) -> int:
-        """The most pages a session ever owns: those at a boundary, and the wavefront's chunks, each a step behind the
-        last."""
-        rows = len(self.reach)
+        """The most pages a session ever owns: those at a boundary, and those of the wavefront's chunks."""
         in_flight = sum(
-            1
-            for behind in range(self.depth)
-            for version in range(rows - behind)
-            if self.reach[version] > 0 or (version == self.committed and self.sink > 0)
+            1 for version in self.in_flight if self.reach[version] > 0 or (version == self.committed and self.sink > 0)
         )
         return self.pages_at_boundary + in_flight * self.pages_per_chunk
+
+
+def _in_flight(rule: ContextRule) -> tuple[int, ...]:
+    """The versions that can exist of chunks in flight while the oldest of them is not finished, over all of them.
+
+    The oldest can be at its last row. A chunk k behind it can have run step s if what s reads of the oldest is
+    complete.
+    """
+    last = rule.rows_per_chunk - 1
+    behind = [
+        step
+        for distance in range(1, wavefront_depth(rule))
+        for step in range(last)
+        if distance > rule.window or rule.version(step, distance) < last
+    ]
+    return (*range(last + 1), *behind)
 
 
 class PageTable:

@@ -11,6 +11,7 @@ from typing import Protocol
 
 from physis_stream.core.ids import ChunkIndex
 from physis_stream.core.kv_pages import PageLedger, PageTable, Retention
+from physis_stream.core.pipeline import wavefront_depth
 from physis_stream.core.plan import ContextChunk
 from physis_stream.core.spec import WorldSpec
 
@@ -34,7 +35,7 @@ class ServedWorld:
         self.rows = rule.rows_per_chunk
         self.num_steps = rule.num_steps
         self.committed = rule.committed_version
-        self.depth = self.retention.depth
+        self.depth = wavefront_depth(rule)
         self.window = rule.window
         self.chunk_ns = spec.chunk_ns
         self.commit_reader = self._first_commit_reader()
