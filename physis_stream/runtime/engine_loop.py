@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import logging
 
+import torch
+
 from physis_stream.core.commands import OpenSession
 from physis_stream.core.engine_core import EngineCore
 from physis_stream.core.errors import InvalidAction
@@ -24,8 +26,9 @@ from physis_stream.runtime.engine_config import EngineConfig
 from physis_stream.runtime.executor import ChunkKey, DecodedChunk, Executed, Executor
 from physis_stream.runtime.messages import Answer, Ask, AskCommand, AskStats, Reply
 from physis_stream.runtime.metrics import EngineMetrics, TickTimes
-from physis_stream.runtime.served_model import ServedModel
+from physis_stream.runtime.served_model import ServedModel, serve
 from physis_stream.runtime.service import ChunkOut, EngineStats, WorldInfo
+from physis_stream.worlds import load_world
 
 log = logging.getLogger(__name__)
 
@@ -175,3 +178,12 @@ class EngineLoop:
                 "batch_rows": float(decoded.batch_rows),
             },
         )
+
+
+def build_engine(config: EngineConfig, clock: Clock) -> EngineLoop:
+    """Load the world of a configuration and make its engine; sets torch's threads. Raises WorldError or
+    ProfileError.
+    """
+    torch.set_num_threads(config.num_threads)
+    loaded = load_world(config.world, config.torch_dtype)
+    return EngineLoop(serve(loaded, discipline=config.discipline, commit=config.commit), config, clock)
