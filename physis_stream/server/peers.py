@@ -16,7 +16,7 @@ from physis_stream.server.problems import RateLimited
 from physis_stream.server.sessions import ServedSession, SessionRegister
 from physis_stream.server.settings import ServerSettings
 from physis_stream.server.video_track import VideoStream
-from physis_stream.server.webrtc import Peer
+from physis_stream.server.webrtc import Peer, checked_offer
 
 log = logging.getLogger("physis_stream.server")
 _own_addresses = ice.get_host_addresses
@@ -55,6 +55,7 @@ class Peers:
         if (wait_s := session.offers.take(self._register.now())) is not None:
             raise RateLimited("too many offers", retry_after_s=round(wait_s, 3))
         limits = self._settings.limits
+        offer = checked_offer(sdp, limits)
         most = limits.viewers_per_session if viewer else limits.peers_per_session
         if sum(peer.session is session and peer.viewer == viewer for peer in self._peers.values()) >= most:
             raise Capacity(f"a session has at most {most} {'viewers' if viewer else 'peers'}", retry_after_s=5.0)
@@ -62,9 +63,9 @@ class Peers:
         self._peers[peer.id] = peer
         self.made += 1
         try:
-            return peer, await peer.answer(sdp)
+            return peer, await peer.answer(offer)
         except BaseException:
-            peer.lose("its offer was refused")
+            await peer.close("its offer was refused")
             raise
 
     def find(self, session: ServedSession, peer: str) -> Peer:

@@ -146,12 +146,11 @@ class Peer:
 
     # Negotiation
 
-    async def answer(self, sdp: str) -> str:
-        """Return the complete answer to an offer, within `gather_s` whatever the ICE servers do.
+    async def answer(self, offer: str) -> str:
+        """Return the complete answer to a checked offer, within `gather_s` whatever the ICE servers do.
 
         Where they do not answer in time the offer is answered anew without them, from this machine's own addresses.
         """
-        offer = checked_offer(sdp, self._settings.limits)
         try:
             async with asyncio.timeout(self._settings.timers.gather_s * 0.8):
                 return await self._negotiate(offer)

@@ -512,7 +512,7 @@ class FakeEngineService:
         count, world = self.world.chunk_frames, self.world
         frames = np.empty((count, world.height, world.width, 3), np.uint8)
         for index in range(count):
-            if one.chunk or index:
+            if one.chunk:
                 one.place = move(one.place, (one.target[0], one.target[1]))
             frames[index] = draw(one.place, world.height, world.width)
         distance = abs(one.target[0] - one.place[0]) + abs(one.target[1] - one.place[1])
