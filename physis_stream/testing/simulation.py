@@ -6,7 +6,7 @@ sim.submit(OpenSession(...)); sim.run_for(seconds=2); sim.chunks(session)
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from physis_stream.core.commands import Command
 from physis_stream.core.engine_core import EngineCore
@@ -14,6 +14,7 @@ from physis_stream.core.events import ChunkReady, Event
 from physis_stream.core.ids import SessionId
 from physis_stream.core.limits import Limits
 from physis_stream.core.plan import Plan, Result
+from physis_stream.core.replay import Record, RecordedCore
 from physis_stream.core.spec import WorldSpec
 from physis_stream.testing.fact_checker import FactChecker
 from physis_stream.testing.fake_clock import FakeClock
@@ -30,6 +31,7 @@ class Simulation:
         costs: FakeCosts | None = None,
     ) -> None:
         self.core = EngineCore(specs, limits)
+        self._seat: EngineCore | RecordedCore = self.core
         self.clock = FakeClock()
         self.executor = FakeExecutor(self.core.specs, max_rows=self.core.limits.max_rows, costs=costs)
         self.checker = FactChecker()
@@ -43,14 +45,14 @@ class Simulation:
 
     def submit(self, command: Command) -> tuple[Event, ...]:
         """Pass a command to the core; its refusals are raised here."""
-        facts = self.core.submit(command, self.now_ns)
+        facts = self._seat.submit(command, self.now_ns)
         self.checker.accepted(command)
         return self._note(facts)
 
     def start_tick(self) -> Plan | None:
         """Schedule and carry out a plan whose end is still to come; None if there is nothing to do now."""
         assert self._going is None, "a tick is going on"
-        plan = self.core.schedule(self.now_ns)
+        plan = self._seat.schedule(self.now_ns)
         if plan is not None:
             self.plans.append(plan)
             self._going = self.now_ns + self.executor.duration_ns(plan), self.executor.execute(plan)
@@ -62,7 +64,7 @@ class Simulation:
         end_ns, result = self._going
         self._going = None
         self.clock.advance_to(end_ns)
-        return self._note(self.core.complete(result, self.now_ns))
+        return self._note(self._seat.complete(result, self.now_ns))
 
     @property
     def tick_going_on(self) -> bool:
@@ -100,6 +102,24 @@ class Simulation:
             if not self.tick():
                 return ticks
         raise AssertionError(f"still busy after {max_ticks} ticks")
+
+    def record(self, write: Callable[[Record], None]) -> None:
+        """Record all that goes in and out of the core from now on; call it before anything has happened."""
+        self._seat = RecordedCore(self.core, write)
+
+    def check_empty(self) -> None:
+        """Raise AssertionError unless nothing is left once all work is done: no session, page, promise, tensor,
+        wake-up."""
+        self.run_idle()
+        stats = self.core.stats()
+        self.core.check_integrity()
+        left = (stats.sessions, stats.queued, stats.snapshots, stats.runnable)
+        assert left == (0, 0, 0, 0), f"sessions, queued, snapshots, runnable left: {left}"
+        memory = (stats.pages_used, stats.pages_promised, stats.bytes_promised)
+        assert memory == (0, 0, 0), f"pages used, pages promised, bytes promised left: {memory}"
+        assert self.executor.num_states == 0, "tensors of a session or snapshot are left"
+        assert self.core.next_wake_ns(self.now_ns) is None, "an empty core wants to be woken"
+        assert not self.checker.open_sessions(), "a session was never told to be closed"
 
     def chunks(self, session: SessionId) -> list[ChunkReady]:
         """The chunks that a session has handed out, in order."""
