@@ -31,17 +31,41 @@ def test_only_the_clock_reads_the_time():
     assert not found, "\n".join(found)
 
 
-def test_models_use_no_unseeded_randomness():
-    """Each torch.rand*/randn* call in models names its generator."""
+DRAWS = {"rand", "randn", "randint", "randperm", "rand_like", "randn_like", "normal_", "uniform_"}
+
+
+def unseeded_draws(source: str) -> list[int]:
+    """Lines that draw without `generator=`, except in `__init__` (first weights) and in functions that seed torch."""
     found = []
-    for path in house.python_files("physis_stream/models"):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
-                continue
-            drawn = node.func.attr in {"rand", "randn", "randint", "randperm", "rand_like", "randn_like", "normal_"}
-            if drawn and not any(keyword.arg == "generator" for keyword in node.keywords):
-                found.append(f"{path.relative_to(house.ROOT)}:{node.lineno} {node.func.attr} without generator=")
+
+    def visit(node: ast.AST, seeded: bool) -> None:
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            calls = [
+                c.func.attr for c in ast.walk(node) if isinstance(c, ast.Call) and isinstance(c.func, ast.Attribute)
+            ]
+            seeded = seeded or node.name == "__init__" or "manual_seed" in calls
+        draws = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in DRAWS
+        if draws and not seeded and not any(keyword.arg == "generator" for keyword in node.keywords):
+            found.append(node.lineno)
+        for child in ast.iter_child_nodes(node):
+            visit(child, seeded)
+
+    visit(ast.parse(source), False)
+    return found
+
+
+def test_models_use_no_unseeded_randomness():
+    found = [
+        f"{path.relative_to(house.ROOT)}:{line}"
+        for path in house.python_files("physis_stream/models")
+        for line in unseeded_draws(path.read_text(encoding="utf-8"))
+    ]
     assert not found, "\n".join(found)
+
+
+def test_an_unseeded_draw_is_caught():
+    assert unseeded_draws("def step(x):\n    return x + torch.randn_like(x)") == [2]
+    assert unseeded_draws("def step(x, g):\n    return torch.randn(3, generator=g)") == []
 
 
 CORE = house.BOUNDARIES[0]
