@@ -6,33 +6,20 @@ latter is left out only where that world's weights are not in the tree.
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
 
+from physis_stream.bench.latency_browser import FLAGS, chromium_path
+from physis_stream.bench.serving import ServeProcess
 from tests.browser.screen import Screen
-from tests.browser.servers import ROOT, EngineServed, FakeServed, Served
+from tests.browser.servers import FakeServed, Served
 
-FLAGS = (
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-)
+ROOT = Path(__file__).resolve().parents[2]
 OpenPage = Callable[..., Page]
 OpenScreen = Callable[..., Screen]
-
-
-def chromium_path() -> str | None:
-    """The system's Chromium; None lets playwright use its own."""
-    names = ("chromium", "chromium-browser", "google-chrome")
-    return next((found for name in names if (found := shutil.which(name))), None)
 
 
 def weights_of_world(name: str) -> list[Path]:
@@ -69,7 +56,7 @@ def engine_served() -> Iterator[Served | None]:
     if not weights_of_world("pusht"):
         yield None
         return
-    served = EngineServed()
+    served = ServeProcess("pusht", ("--max-sessions", "4"))
     yield served
     served.stop()
 

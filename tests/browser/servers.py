@@ -1,23 +1,17 @@
 """Servers that the browser tests open pages of: the server over the fake engine, or the whole product in a process.
 
 The fake one runs in a thread, so that a test can crash its engine or end its sessions; the product is started as a user
-starts it and stopped by its process id.
+starts it (`physis_stream.bench.serving`) and stopped by its process id.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-import os
-import re
-import signal
-import subprocess
-import sys
 import threading
 import time
 import urllib.request
 from collections.abc import Callable, Coroutine
-from pathlib import Path
 from typing import Any, Protocol
 
 import uvicorn
@@ -26,7 +20,6 @@ from physis_stream.server.serve import bind, uvicorn_config
 from physis_stream.server.settings import ServerSettings
 from physis_stream.testing.fake_service import FakeEngineService
 
-ROOT = Path(__file__).resolve().parents[2]
 START_S = 90.0
 
 
@@ -107,54 +100,3 @@ class FakeServed:
             await self._server.serve(sockets=[self._socket])
 
         asyncio.run(serve())
-
-
-class EngineServed:
-    """`physis-stream serve` with the world that ships, on a free port."""
-
-    def __init__(self, *, max_sessions: int = 4) -> None:
-        serve = ["serve", "--port", "0", "--max-sessions", str(max_sessions)]
-        command = [sys.executable, "-m", "physis_stream.cli", *serve]
-        environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
-        self._process = subprocess.Popen(
-            command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-        )
-        self._lines: list[str] = []
-        self._found = threading.Event()
-        self.url = ""
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
-        if not self._found.wait(START_S) or not self.url:
-            self.stop()
-            raise AssertionError("physis-stream serve did not come up:\n" + "".join(self._lines[-40:]))
-        self._wait_ready()
-
-    def stop(self) -> None:
-        if self._process.poll() is None:
-            self._process.send_signal(signal.SIGINT)
-            try:
-                self._process.wait(15)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-                self._process.wait(5)
-
-    def _read(self) -> None:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            self._lines.append(line)
-            if match := re.search(r"https?://[\w.\-\[\]:]+:\d+", line):
-                self.url = self.url or match.group(0)
-                self._found.set()
-        self._found.set()
-
-    def _wait_ready(self) -> None:
-        began = time.monotonic()
-        while True:
-            try:
-                with urllib.request.urlopen(f"{self.url}/readyz", timeout=5) as answer:
-                    if answer.status == 200:
-                        return
-            except OSError:
-                pass
-            assert time.monotonic() - began < START_S, "the engine did not get ready:\n" + "".join(self._lines[-40:])
-            time.sleep(0.2)

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from tests.browser.conftest import FLAGS, chromium_path
+from physis_stream.bench.latency_browser import FLAGS, chromium_path
 from tests.browser.screen import Screen, Spot
 from tests.browser.servers import FakeServed, stats, wait_for_sessions
 
