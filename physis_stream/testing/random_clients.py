@@ -4,8 +4,6 @@
     ...submit it...; clients.taken(command) if it was not refused
 
 About one command in a few is wrong on purpose: sessions unknown or over, ids used twice, actions that are not finite.
-About one command in a few is wrong on purpose: sessions that are unknown or over, ids used twice, actions that are
-not finite.
 """
 
 from __future__ import annotations
@@ -18,20 +16,25 @@ from physis_stream.core.ids import EventId, SessionId, SnapshotId
 
 
 class RandomClients:
-    """Makes commands. `sessions` and `snapshots` are all ids that were ever taken, the live and the dead."""
+    """Makes commands. `sessions` and `snapshots` are all ids that were ever taken, the live and the dead.
+
+    Steps and controls come in bursts for one session, so that chunks pipeline and windows fill.
+    """
 
     def __init__(self, seed: int, *, action_dim: int = 1, worlds: tuple[str | None, ...] = (None,)) -> None:
         self._random = random.Random(seed)
         self._action_dim = action_dim
         self._worlds = worlds
         self._events = 0
+        self._closed: set[SessionId] = set()
+        self._burst: tuple[Callable[[SessionId], cmd.Command], SessionId, int] | None = None
         self.sessions: list[SessionId] = []
         self.snapshots: list[SnapshotId] = []
         self._wishes: list[Callable[[], cmd.Command]] = [
             *[self._open] * 2,
-            *[self._step] * 6,
-            *[self._control] * 3,
-            *[self._fork, self._snapshot, self._restore] * 2,
+            *[self._steps] * 5,
+            *[self._controls] * 3,
+            *[self._fork, self._snapshot, self._restore],
             self._close,
             self._reset,
             self._pause,
@@ -44,6 +47,10 @@ class RandomClients:
 
     def command(self) -> cmd.Command:
         """The next thing that one of them asks for."""
+        if self._burst is not None:
+            wish, session, left = self._burst
+            self._burst = (wish, session, left - 1) if left > 1 else None
+            return wish(session)
         return self._random.choice(self._wishes)()
 
     def taken(self, command: cmd.Command) -> None:
@@ -55,6 +62,8 @@ class RandomClients:
                 self.sessions.extend(command.children)
             case cmd.TakeSnapshot():
                 self.snapshots.append(command.snapshot)
+            case cmd.CloseSession():
+                self._closed.add(command.session)
             case _:
                 pass
 
@@ -63,10 +72,12 @@ class RandomClients:
         return [cmd.CloseSession(session, "over") for session in self.sessions]
 
     def session(self) -> SessionId:
-        """Somebody, more often one who came lately."""
+        """Somebody who came lately, now and then somebody who has left or was never there."""
         if not self.sessions or self._random.random() < 0.02:
             return SessionId("nobody")
-        return self._random.choice(self.sessions[-8:])
+        lately = self.sessions[-8:]
+        here = [session for session in lately if session not in self._closed]
+        return self._random.choice(here if here and self._random.random() < 0.95 else lately)
 
     def _mark(self) -> SnapshotId:
         return self._random.choice(self.snapshots[-4:]) if self.snapshots else SnapshotId("no mark")
@@ -89,13 +100,23 @@ class RandomClients:
     def _close(self) -> cmd.Command:
         return cmd.CloseSession(self.session(), "left")
 
-    def _step(self) -> cmd.Command:
-        return cmd.StepChunk(self.session(), self._event(), self._action())
+    def _steps(self) -> cmd.Command:
+        session = self.session()
+        self._burst = (self._step, session, self._random.randint(1, 8))
+        return self._step(session)
 
-    def _control(self) -> cmd.Command:
+    def _controls(self) -> cmd.Command:
+        session = self.session()
+        self._burst = (self._control, session, self._random.randint(1, 3))
+        return self._control(session)
+
+    def _step(self, session: SessionId) -> cmd.Command:
+        return cmd.StepChunk(session, self._event(), self._action())
+
+    def _control(self, session: SessionId) -> cmd.Command:
         action = self._random.choice([None, self._action(), self._action()])
         prompt = self._random.choice([None, None, "day", "night"])
-        return cmd.SubmitControl(self.session(), self._event(), action, prompt)
+        return cmd.SubmitControl(session, self._event(), action, prompt)
 
     def _reset(self) -> cmd.Command:
         return cmd.ResetSession(self.session(), self._random.randint(0, 3))

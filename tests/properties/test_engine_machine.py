@@ -1,7 +1,7 @@
 """Random lives of random sessions on random worlds: whatever happens, in whatever order, the promises hold.
 
 The fake executor checks every row against the context rule, page by page; the fact checker every fact against those
-before; the core its own books after every act. What is left here is to be as unkind as a set of clients and a device can be.
+before; the core its own books after every act. What is left here is to be as unkind as clients and a device can be.
 """
 
 from __future__ import annotations

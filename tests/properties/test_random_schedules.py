@@ -52,11 +52,11 @@ def random_costs(dice: random.Random) -> FakeCosts:
     )
 
 
-def live_through(sim: Simulation, clients: RandomClients, dice: random.Random, num_acts: int = 80) -> None:
+def live_through(sim: Simulation, clients: RandomClients, dice: random.Random, num_acts: int = 120) -> None:
     """Let the crowd ask, the device work and things break, in any order; check the books after every act."""
     for _ in range(num_acts):
         fate = dice.random()
-        if fate < 0.55:
+        if fate < 0.45:
             command = clients.command()
             try:
                 sim.submit(command)
