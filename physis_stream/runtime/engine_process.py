@@ -58,7 +58,7 @@ class _Child:
                     return
 
 
-class EngineProcess(AskingService):
+class ProcessEngine(AskingService):
     """An EngineService whose loop runs in a child process. `build` makes the engine there and must pickle."""
 
     def __init__(self, config: EngineConfig, *, build: Builder = build_default, clock: Clock | None = None) -> None:

@@ -21,7 +21,7 @@ from physis_stream.runtime.messages import Ask, Reply
 log = logging.getLogger(__name__)
 
 
-class EngineThread(AskingService):
+class ThreadEngine(AskingService):
     """An EngineService whose loop runs in a daemon thread. A loop that breaks ends every session; there is no
     restart.
     """
