@@ -1,7 +1,8 @@
 """Dense attention over whole sequences: how training sees the context rule, and the oracle that the engine is held to.
 
-A sequence is G *groups* of T tokens; a group is one version of one frame. The rows of a batch are B sequences of G groups each,
-row b*G + g. Which groups a group attends to is a boolean table made from the `ContextRule`; nothing is cached.
+A sequence is G *groups* of T tokens; a group is one version of one frame. The rows of a batch are B sequences of G
+groups each, row b*G + g. Which groups a group attends to is a boolean table made from the `ContextRule`; nothing is
+cached.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from physis_stream.models.rope import RopeTable, rotate
 
 @dataclass(frozen=True)
 class Groups:
-    """Order of the groups of one sequence: for each its frame and version. Frames below `primed` have one version only."""
+    """Order of the groups of one sequence: for each its frame and version. Frames below `primed` have one version
+    only."""
 
     frames: tuple[int, ...]
     versions: tuple[int, ...]

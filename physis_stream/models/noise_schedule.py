@@ -1,9 +1,11 @@
 """Flow matching along a straight path, with a handful of fixed noise levels.
 
-    x_t = (1 - t) x0 + t eps        the model predicts v = eps - x0        x0 = x_t - t v        t from 1 (noise) to 0 (clean)
+    x_t = (1 - t) x0 + t eps        the model predicts v = eps - x0        x0 = x_t - t v
+    t from 1 (noise) to 0 (clean)
 
-A chunk is denoised in S steps at levels t_0 > t_1 > ... > t_{S-1}; after step s the estimate of x0 is noised again to t_{s+1},
-either with fresh noise or with the noise that the estimate implies (the deterministic Euler step). All of it is fp32.
+A chunk is denoised in S steps at levels t_0 > t_1 > ... > t_{S-1}; after step s the estimate of x0 is noised again to
+t_{s+1}, either with fresh noise or with the noise that the estimate implies (the deterministic Euler step). All of it
+is fp32.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """A world's profile: everything the engine must know to serve a checkpoint, as one JSON object beside the weights.
 
-Weights alone do not say under which rule they were trained, at which noise levels, or what an action means. A profile does; it
-is read and checked whole before a single weight is. A field that is missing, unknown or out of range is refused by name.
+Weights alone do not say under which rule they were trained, at which noise levels, or what an action means. A profile
+does; it is read and checked whole before a single weight is. A field that is missing, unknown or out of range is
+refused by name.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ class ProfileError(WorldError):
 
 @dataclass(frozen=True, slots=True)
 class ActionProfile:
-    """What a client sends per frame: `dim` numbers between `low` and `high`. `default` goes with opening frames, and holds
-    until the first action where a start brings no resting action of its own. `combine` says what becomes of several actions
-    that arrive within one chunk ("latest": the newest wins and stays in force)."""
+    """What a client sends per frame: `dim` numbers between `low` and `high`. `default` goes with opening frames, and
+    holds until the first action where a start brings no resting action of its own. `combine` says what becomes of
+    several actions that arrive within one chunk ("latest": the newest wins and stays in force)."""
 
     names: tuple[str, ...]
     low: tuple[float, ...]
@@ -61,9 +62,10 @@ class RuleChoice:
 
 @dataclass(frozen=True, slots=True)
 class WorldProfile:
-    """See the module. `latent` is (C, h, w) of one frame; `levels` are the noise levels of the S steps, first 1.0; clean rows
-    (opening frames and commit rows) pass their latents without noise and are told `commit_level`. `rules` lists what may be
-    served, the default first. `window` counts earlier frames in view, `sink` frames that are never evicted."""
+    """See the module. `latent` is (C, h, w) of one frame; `levels` are the noise levels of the S steps, first 1.0;
+    clean rows (opening frames and commit rows) pass their latents without noise and are told `commit_level`. `rules`
+    lists what may be served, the default first. `window` counts earlier frames in view, `sink` frames that are never
+    evicted."""
 
     family: str
     name: str
@@ -99,7 +101,8 @@ class WorldProfile:
         return self.rules[0].commit
 
     def rule(self, discipline: str | None = None, commit: bool | None = None) -> ContextRule:
-        """Return the context rule, by default the profile's first; raises ProfileError for one it was not trained for."""
+        """Return the context rule, by default the profile's first; raises ProfileError for one it was not trained
+        for."""
         for choice in self.rules:
             if discipline in (None, choice.discipline) and commit in (None, choice.commit):
                 return ContextRule(choice.discipline, self.num_steps, self.window, choice.commit)
@@ -171,7 +174,7 @@ def _convert(annotation: str, value: Any, where: str) -> Any:
     wanted: tuple[type, ...] = {"int": (int,), "float": (int, float), "str": (str,), "bool": (bool,)}[annotation]
     if not isinstance(value, wanted) or (isinstance(value, bool) and annotation != "bool"):
         raise ProfileError(f"{where} must be {annotation}, got {value!r}")
-    return float(value) if annotation == "float" else value
+    return float(str(value)) if annotation == "float" else value
 
 
 def parse_profile(text: str, where: str = "profile.json") -> WorldProfile:

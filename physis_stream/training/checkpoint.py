@@ -1,7 +1,7 @@
 """Checkpoints of a training run: written whole or not at all, and resumed from the newest.
 
-One file holds everything a run needs to go on as if it had not stopped: modules, averages, optimiser, step, and the seed its
-batches are drawn from. Batches are addressed by step, so the data order needs no saving.
+One file holds everything a run needs to go on as if it had not stopped: modules, averages, optimiser, step, and the
+seed its batches are drawn from. Batches are addressed by step, so the data order needs no saving.
 """
 
 from __future__ import annotations

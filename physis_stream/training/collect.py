@@ -12,6 +12,7 @@ Frames are mapped, not read, so that a set larger than memory can be trained on.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,7 +33,14 @@ class Shard:
     starts: NDArray[np.int64]
 
 
-def collect(recipe: Recipe, folder: Path, num_frames: int, seed: int) -> None:
+Report = Callable[[int, dict[str, float]], None]
+
+
+def _silent(step: int, losses: dict[str, float]) -> None:
+    """Report nothing."""
+
+
+def collect(recipe: Recipe, folder: Path, num_frames: int, seed: int, report: Report = _silent) -> None:
     """Play whole episodes until `num_frames` frames are written to `folder`; the same seed gives the same bytes."""
     folder.mkdir(parents=True, exist_ok=True)
     size, num_actions, num_states = recipe.size, len(recipe.action_low), len(recipe.state.names)
@@ -51,6 +59,7 @@ def collect(recipe: Recipe, folder: Path, num_frames: int, seed: int) -> None:
         ended = False
         while n < num_frames and n - first < recipe.episode_frames:
             frames[n], actions[n], states[n], starts[n] = recipe.frame(env), action, state, first
+            report(n, {})
             n += 1
             if ended:
                 break

@@ -1,4 +1,5 @@
-"""A data set seen through the codec: latents, actions and states of every frame, in memory, and the sequences drawn from it."""
+"""A data set seen through the codec: latents, actions and states of every frame, in memory, and the sequences drawn
+from it."""
 
 from __future__ import annotations
 

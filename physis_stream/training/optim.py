@@ -1,15 +1,16 @@
 """Optimiser, learning-rate schedule and moving averages of the trainers.
 
-Hidden matrices are stepped by Muon: momentum whose direction is orthogonalised by a Newton-Schulz iteration (Jordan et al.,
-2024, https://kellerjordan.github.io/posts/muon), scaled so that one learning rate serves it and Adam alike (Liu et al., 2025,
-arXiv 2502.16982). Everything else (first and last layers, biases, gains, tables) is stepped by AdamW. Both live in one
-`torch.optim.Optimizer`, so that one state dict resumes a run.
+Hidden matrices are stepped by Muon: momentum whose direction is orthogonalised by a Newton-Schulz iteration (Jordan et
+al., 2024, https://kellerjordan.github.io/posts/muon), scaled so that one learning rate serves it and Adam alike (Liu et
+al., 2025, arXiv 2502.16982). Everything else (first and last layers, biases, gains, tables) is stepped by AdamW. Both
+live in one `torch.optim.Optimizer`, so that one state dict resumes a run.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -26,7 +27,8 @@ def orthogonalise(matrix_MN: Tensor, iterations: int = 5) -> Tensor:
     for _ in range(iterations):
         gram = x @ x.T
         x = a * x + (b * gram + c * gram @ gram) @ x
-    return (x.T if tall else x).to(matrix_MN.dtype)
+    result: Tensor = (x.T if tall else x).to(matrix_MN.dtype)
+    return result
 
 
 class MuonAdam(torch.optim.Optimizer):
@@ -44,15 +46,25 @@ class MuonAdam(torch.optim.Optimizer):
                     continue
                 state = self.state[parameter]
                 if not state:
-                    state["step"] = 0
-                    state["momentum"] = torch.zeros_like(parameter)
-                    if not group["muon"]:
-                        state["square"] = torch.zeros_like(parameter)
+                    self._begin(state, parameter, group["muon"])
                 state["step"] += 1
                 if group["weight_decay"] and parameter.ndim > 1:
                     parameter.mul_(1 - group["lr"] * group["weight_decay"])
                 update = self._muon(parameter.grad, state) if group["muon"] else self._adam(parameter.grad, state)
                 parameter.add_(update, alpha=-group["lr"])
+
+    @staticmethod
+    def _begin(state: dict[str, Any], parameter: Tensor, muon: bool) -> None:
+        state |= {"step": 0, "momentum": torch.zeros_like(parameter)}
+        if not muon:
+            state["square"] = torch.zeros_like(parameter)
+
+    def begin_all(self) -> None:
+        """Make the state of every parameter now rather than at its first gradient."""
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if not self.state[parameter]:
+                    self._begin(self.state[parameter], parameter, group["muon"])
 
     @staticmethod
     def _muon(grad: Tensor, state: dict[str, Tensor]) -> Tensor:
@@ -65,7 +77,8 @@ class MuonAdam(torch.optim.Optimizer):
         step = float(state["step"])
         first = state["momentum"].lerp_(grad, 0.1) / (1 - 0.9**step)
         second = state["square"].lerp_(grad.square(), 0.03) / (1 - 0.97**step)
-        return first / (second.sqrt() + 1e-8)
+        update: Tensor = first / (second.sqrt() + 1e-8)
+        return update
 
 
 def parameter_groups(
@@ -93,12 +106,13 @@ class Average:
         self.values = {name: p.detach().clone() for name, p in module.named_parameters()}
 
     @torch.no_grad()
-    def update(self, module: nn.Module) -> None:
-        """Move towards the module's present parameters."""
+    def update(self, module: nn.Module, only: Collection[str] | None = None) -> None:
+        """Move towards the module's present parameters (those named in `only`, if given)."""
         self.count += 1
         keep = min(1 - 1 / self.horizon, (1 + self.count) / (10 + self.count))
         for name, parameter in module.named_parameters():
-            self.values[name].lerp_(parameter.detach(), 1 - keep)
+            if only is None or name in only:
+                self.values[name].lerp_(parameter.detach(), 1 - keep)
 
     @torch.no_grad()
     def copy_to(self, module: nn.Module) -> None:

@@ -1,8 +1,9 @@
 """The recipe of the world `pusht`: gym-pusht at 96x96, played so that the block is touched about half of the time.
 
-Random pointers seldom touch the block, and contact is what has to be learned. An episode is a chain of short behaviours, each
-of which moves the *target* (the action) as a person's pointer would: pushing through the block from any side at any speed,
-following it, pushing it towards its goal, wandering, jumping, resting. Lengths are in the environment's 512 units.
+Random pointers seldom touch the block, and contact is what has to be learned. An episode is a chain of short
+behaviours, each of which moves the *target* (the action) as a person's pointer would: pushing through the block from
+any side at any speed, following it, pushing it towards its goal, wandering, jumping, resting. Lengths are in the
+environment's 512 units.
 """
 
 from __future__ import annotations
@@ -69,7 +70,8 @@ def frame(env: gymnasium.Env[Any, Any]) -> Frame:
 
 
 def set_state(env: gymnasium.Env[Any, Any], agent: Point, block: Point, angle: float) -> None:
-    """Put the agent at rest and the block at the pose *as `state` reports it* (the environment's own setter does not)."""
+    """Put the agent at rest and the block at the pose *as `state` reports it* (the environment's own setter does
+    not)."""
     world = cast(Any, env.unwrapped)
     world.agent.position, world.agent.velocity = agent.tolist(), (0.0, 0.0)
     world.block.angle = float(angle)
@@ -114,7 +116,8 @@ class PointerPolicy:
             [rng.uniform(-60, 60), rng.uniform(0, 30)] if bar else [rng.uniform(-15, 15), rng.uniform(30, 120)]
         )
         turn = np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
-        return self._state[2:4] + turn @ local
+        point: Point = self._state[2:4] + turn @ local
+        return point
 
     def _line(self, goal: Point, speed: float) -> Iterator[Point]:
         assert self._target is not None
@@ -208,4 +211,5 @@ RECIPE = Recipe(
     frame=frame,
     policy=policy,
     test_policy=test_policy,
+    rest=lambda state: state[:2],
 )

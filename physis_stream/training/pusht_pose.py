@@ -1,17 +1,18 @@
 """Where agent and block are in a `pusht` picture, measured from its pixels alone.
 
-The yardstick of the evaluation must not be the model's own readout. The agent is the centroid of what is royal blue; the block's
-pose is the T whose drawn silhouette fits the slate-grey pixels best: a coarse search over angles, then Gauss-Newton on
-position and angle. Pixels of the agent, which is drawn over the block, do not count. On simulator frames the estimator's own
-error is known (see `docs/worlds.md`), and bounds what it can say about a model.
+The yardstick of the evaluation must not be the model's own readout. The agent is the centroid of what is royal blue;
+the block's pose is the T whose drawn silhouette fits the slate-grey pixels best: a coarse search over angles, then
+Gauss-Newton on position and angle. Pixels of the agent, which is drawn over the block, do not count. On simulator
+frames the estimator's own error is known (see `docs/worlds.md`), and bounds what it can say about a model.
 
-Pictures are uint8 (N, 96, 96, 3); positions are in picture pixels, angles in radians. The block's position is its centre of
-gravity, which does not move when the angle is misjudged.
+Pictures are uint8 (N, 96, 96, 3); positions are in picture pixels, angles in radians. The block's position is its
+centre of gravity, which does not move when the angle is misjudged.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,6 +23,7 @@ SCALE = 96 / 512
 """Picture pixels per environment unit."""
 AGENT_AREA = 25.0
 """Pixels of the agent's disc at 96x96, counted as this module counts."""
+Numbers = NDArray[np.floating[Any]]
 _CENTRE_OF_GRAVITY = 45.0
 _AREA_CENTRE = 40.7
 _OUTLINE = 1.2  # environment units that the drawn outline adds around a shape
@@ -40,21 +42,22 @@ class Poses:
     misfit: NDArray[np.float64]
 
 
-def block_centre(states: NDArray[np.float32]) -> NDArray[np.float64]:
+def block_centre(states: Numbers) -> NDArray[np.float64]:
     """Return the block's centre of gravity in picture pixels from simulator states (..., 6)."""
     angle = states[..., 4].astype(np.float64)
     arm = _CENTRE_OF_GRAVITY * np.stack((-np.sin(angle), np.cos(angle)), -1)
     return to_pixels(states[..., 2:4] + arm)
 
 
-def to_pixels(xy: NDArray[np.float64]) -> NDArray[np.float64]:
+def to_pixels(xy: Numbers) -> NDArray[np.float64]:
     """Turn environment coordinates into picture pixels (centre of the first pixel is 0)."""
     return (np.asarray(xy, np.float64) + 0.5) * SCALE - 0.5
 
 
-def angle_difference(a: NDArray[np.float64], b: NDArray[np.float64]) -> NDArray[np.float64]:
+def angle_difference(a: Numbers, b: Numbers) -> NDArray[np.float64]:
     """Return |a - b| on the circle, in degrees."""
-    return np.abs(np.rad2deg((a - b + np.pi) % (2 * np.pi) - np.pi))
+    turn = np.asarray(a, np.float64) - np.asarray(b, np.float64)
+    return np.abs(np.rad2deg((turn + np.pi) % (2 * np.pi) - np.pi))
 
 
 def _masks(pictures: Tensor) -> tuple[Tensor, Tensor]:
@@ -134,4 +137,5 @@ def _refine(block: Tensor, weight: Tensor, pose: Tensor, grid: Tensor) -> Tensor
     normal = weighted.transpose(1, 2) @ jacobian + 0.5 * torch.eye(3)
     update = torch.linalg.solve(normal, (weighted.transpose(1, 2) @ residual[..., None]))[..., 0]
     limit = torch.tensor([2.0, 2.0, 0.3])
-    return pose + update.clamp(-limit, limit)
+    refined: Tensor = pose + update.clamp(-limit, limit)
+    return refined

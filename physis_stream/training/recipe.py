@@ -1,8 +1,8 @@
 """What a world's training needs to know about its environment: frames, actions, state, and how it is to be played.
 
-A `Recipe` is data and a few callables around a Gymnasium environment; `collect`, the trainers and the evaluation know no
-environment but through it. `gymnasium_recipe` builds one for any environment that renders `rgb_array`; a world that wants
-better play than smooth noise (contact, say) writes its own, as `training.pusht` does.
+A `Recipe` is data and a few callables around a Gymnasium environment; `collect`, the trainers and the evaluation know
+no environment but through it. `gymnasium_recipe` builds one for any environment that renders `rgb_array`; a world that
+wants better play than smooth noise (contact, say) writes its own, as `training.pusht` does.
 
 Legend: H, W image size; A action numbers; D state numbers. Frames are uint8 RGB (H, W, 3).
 """
@@ -52,8 +52,8 @@ class StateSpec:
 class Recipe:
     """An environment as training sees it.
 
-    `reset(env, rng)` begins an episode and returns its state; `step(env, action)` advances it and returns the new state and
-    whether the episode ended; `frame(env)` draws it. `policy(env, rng)` makes a player for the episode just begun.
+    `reset(env, rng)` begins an episode and returns its state; `step(env, action)` advances it and returns the new state
+    and whether the episode ended; `frame(env)` draws it. `policy(env, rng)` makes a player for the episode just begun.
     """
 
     name: str
@@ -71,6 +71,7 @@ class Recipe:
     frame: Callable[[gymnasium.Env[Any, Any]], Frame]
     policy: Callable[[gymnasium.Env[Any, Any], np.random.Generator], Policy]
     test_policy: Callable[[gymnasium.Env[Any, Any], np.random.Generator], Policy]
+    rest: Callable[[Vector], Vector]
 
 
 class SmoothRandomPolicy:
@@ -102,8 +103,8 @@ class SmoothRandomPolicy:
 def gymnasium_recipe(env_id: str, *, size: int = 96, episode_frames: int = 120, **env_kwargs: Any) -> Recipe:
     """Build a recipe for any Gymnasium environment with `rgb_array` rendering and a Box or Discrete action space.
 
-    The state is the observation where that is a short vector (at most 32 numbers), and the reward. A discrete action becomes
-    one number per choice, of which the greatest is taken. Raises ValueError for other action spaces.
+    The state is the observation where that is a short vector (at most 32 numbers), and the reward. A discrete action
+    becomes one number per choice, of which the greatest is taken. Raises ValueError for other action spaces.
     """
 
     def make() -> gymnasium.Env[Any, Any]:
@@ -122,7 +123,7 @@ def gymnasium_recipe(env_id: str, *, size: int = 96, episode_frames: int = 120, 
         raise ValueError(f"{env_id} has action space {space}; a recipe needs Box or Discrete")
     has_vector = isinstance(seen, gymnasium.spaces.Box) and int(np.prod(seen.shape)) <= 32
     num_seen = int(np.prod(seen.shape or (0,))) if has_vector else 0
-    names = tuple(f"state_{i}" for i in range(num_seen)) + ("reward",)
+    names = (*(f"state_{i}" for i in range(num_seen)), "reward")
 
     def state_of(observation: Any, reward: float) -> Vector:
         vector = np.asarray(observation, np.float32).reshape(-1) if has_vector else np.zeros(0, np.float32)
@@ -144,6 +145,7 @@ def gymnasium_recipe(env_id: str, *, size: int = 96, episode_frames: int = 120, 
     def policy(env: gymnasium.Env[Any, Any], rng: np.random.Generator) -> Policy:
         return SmoothRandomPolicy(rng, low, high, discrete=discrete)
 
+    default = np.asarray(low if discrete else (low + high) / 2, np.float32)
     return Recipe(
         name=env_id.split("/")[-1].lower(),
         fps=fps,
@@ -151,7 +153,7 @@ def gymnasium_recipe(env_id: str, *, size: int = 96, episode_frames: int = 120, 
         action_names=tuple(f"action_{i}" for i in range(len(low))),
         action_low=tuple(map(float, low)),
         action_high=tuple(map(float, high)),
-        action_default=tuple(map(float, low if discrete else (low + high) / 2)),
+        action_default=tuple(map(float, default)),
         state=StateSpec(names=names, units=("",) * len(names)),
         episode_frames=episode_frames,
         make=make,
@@ -160,4 +162,5 @@ def gymnasium_recipe(env_id: str, *, size: int = 96, episode_frames: int = 120, 
         frame=frame,
         policy=policy,
         test_policy=policy,
+        rest=lambda state: default,
     )

@@ -1,8 +1,10 @@
-"""Open-loop rollouts of many sessions in lockstep, under any context rule: the evaluation's sampler, and a plain oracle.
+"""Open-loop rollouts of many sessions in lockstep, under any context rule: the evaluation's sampler, and a plain
+oracle.
 
-All sessions of a batch are at the same frame, so the cache is a table of (frame, version) -> keys and values per layer, kept as
-the rule says and dropped when no step can reach them any more. Keys are kept without RoPE and roped on read at positions
-relative to the window. Noise is addressed by (seed, frame, step), so a rollout is the same whatever ran before it.
+All sessions of a batch are at the same frame, so the cache is a table of (frame, version) -> keys and values per layer,
+kept as the rule says and dropped when no step can reach them any more. Keys are kept without RoPE and roped on read at
+positions relative to the window. Noise is addressed by (seed, frame, step), so a rollout is the same whatever ran
+before it.
 """
 
 from __future__ import annotations
@@ -21,7 +23,8 @@ from physis_stream.models.tiny.model import TinyWorldTransformer
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How a chunk is denoised: the rule, a level per step, the level clean rows are told, and how estimates are noised."""
+    """How a chunk is denoised: the rule, a level per step, the level clean rows are told, and how estimates are
+    noised."""
 
     rule: ContextRule
     levels: tuple[float, ...]
@@ -34,12 +37,13 @@ class Sampling:
 
 
 class Rollout:
-    """B sessions that live in one batch. `prime` once, then `step` per frame; latents (B, C, H, W) and actions (B, A)."""
+    """B sessions that live in one batch. `prime` once, then `step` per frame; latents (B, C, H, W) and actions (B,
+    A)."""
 
     def __init__(self, transformer: TinyWorldTransformer, sampling: Sampling, seed: int = 0) -> None:
         self._model, self._sampling, self._seed = transformer, sampling, seed
         head_dim = transformer.config.width // transformer.config.num_heads
-        self._rope: RopeTable = rope_table(sampling.rule.window + 1, *transformer.grid, head_dim)
+        self._rope: RopeTable = rope_table(sampling.rule.window + 1, transformer.grid[0], transformer.grid[1], head_dim)
         self._cache: dict[tuple[int, int], dict[int, tuple[Tensor, Tensor]]] = {}
         self._primed = 0
         self.frame = 0

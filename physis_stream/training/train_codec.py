@@ -1,9 +1,10 @@
 """Train a world's codec and readout together on clips of a data set.
 
-The picture error is weighted by how rare a pixel's colour is in the data set: walls and floor are common, what moves is rare,
-and the smallest thing is the rarest. That is blind to the environment and keeps small agents alive that a plain error erases.
-Latents are normalised by batch statistics and get a little noise, so that the decoder forgives what the transformer will not
-hit exactly. The readout's error flows into the encoder, which makes the state easy to read from a latent.
+The picture error is weighted by how rare a pixel's colour is in the data set: walls and floor are common, what moves is
+rare, and the smallest thing is the rarest. That is blind to the environment and keeps small agents alive that a plain
+error erases. Latents are normalised by batch statistics and get a little noise, so that the decoder forgives what the
+transformer will not hit exactly. The readout's error flows into the encoder, which makes the state easy to read from a
+latent.
 """
 
 from __future__ import annotations
@@ -141,6 +142,17 @@ def train_codec(
             )
     average.copy_to(both)
     return codec.eval(), readout.eval()
+
+
+@torch.inference_mode()
+def finish_codec(codec: TinyCausalCodec, shards: list[Shard]) -> None:
+    """Measure the latents' mean and deviation over the data set anew, with the weights as they are; keeps them for
+    good."""
+    frames = torch.from_numpy(_sample_frames(shards, 1500))
+    with torch.autocast("cpu", torch.bfloat16):
+        raw = torch.cat([codec.encode_raw(to_signed(part)).float() for part in frames.split(100)])
+    codec.latent_mean.copy_(raw.mean((0, 2, 3)))
+    codec.latent_std.copy_(raw.std((0, 2, 3)).clamp_min(1e-6))
 
 
 def _losses(

@@ -1,18 +1,18 @@
 """Train a world's transformer under the context rules that it will be served with.
 
-A batch is one *layout*: a rule, packed as the engine would leave its KV. Every version of every frame is in the sequence, each
-at its own level with its own noise, and the boolean table of the rule says who sees whom, so what a step sees in training is
-what it sees when served. Layouts are drawn by share:
+A batch is one *layout*: a rule, packed as the engine would leave its KV. Every version of every frame is in the
+sequence, each at its own level with its own noise, and the boolean table of the rule says who sees whom, so what a step
+sees in training is what it sees when served. Layouts are drawn by share:
 
     clean      one target a frame at a random level over a clean row a frame: the cheapest way to learn the dynamics
     cascade    S targets a frame around the served levels and the clean row, attending along the diagonal
     open       cascade without the clean row
     same_step  all frames of a sequence at one level
 
-Clean rows carry a little noise, told to the model as their level, so that a rollout's own errors look familiar. A sequence
-opens with one frame that is given (an episode's first, at rest) or with two (anywhere: two frames show the velocity).
-The error is that of x0, weighted towards what moves; a small head on the middle block regresses the simulator's state at every
-level and is dropped afterwards.
+Clean rows carry a little noise, told to the model as their level, so that a rollout's own errors look familiar. A
+sequence opens with one frame that is given (an episode's first, at rest) or with two (anywhere: two frames show the
+velocity). The error is that of x0, weighted towards what moves; a small head on the middle block regresses the
+simulator's state at every level and is dropped afterwards.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ from physis_stream.training.recipe import Recipe
 
 @dataclass(frozen=True, slots=True)
 class WorldTraining:
-    """Size of the transformer and of the run. `shares` are the layouts' odds: clean, cascade, open, same_step."""
+    """Size of the transformer and of the run. `shares` are the layouts' odds: clean, cascade, open, same_step; from the
+    share `late_from` of the steps on, `late_shares` take over: dynamics first, then the rules that are served."""
 
     width: int = 256
     num_layers: int = 6
@@ -50,6 +51,8 @@ class WorldTraining:
     frames: int = 10
     context_noise: float = 0.35
     shares: tuple[float, ...] = (1.0, 0.0, 0.0, 0.0)
+    late_shares: tuple[float, ...] = (0.4, 0.4, 0.1, 0.1)
+    late_from: float = 0.6
     steps: int = 4000
     batch: int = 32
     micro_batch: int = 8
@@ -106,7 +109,8 @@ class StateProbe(nn.Module):
 
     def forward(self, tokens_RTD: Tensor) -> Tensor:
         """Return (R, targets)."""
-        return self.out(nn.functional.silu(self.narrow(tokens_RTD)).flatten(1))
+        guess: Tensor = self.out(nn.functional.silu(self.narrow(tokens_RTD)).flatten(1))
+        return guess
 
 
 class WorldLoss(nn.Module):
@@ -181,7 +185,7 @@ class WorldTrainer:
         self.average = Average(self.transformer, 300)
         self.draw = SequenceDraw(data, config.frames, recipe.action_default, config.seed)
         head_dim = config.width // config.num_heads
-        rope = rope_table(config.frames, *self.transformer.grid, head_dim)
+        rope = rope_table(config.frames, self.transformer.grid[0], self.transformer.grid[1], head_dim)
         self.packed: dict[tuple[str, int], tuple[Groups, DenseAttention]] = {}
         for name in LAYOUTS:
             for primed in (1, 2):
@@ -196,6 +200,8 @@ class WorldTrainer:
         self.loss.load_state_dict(saved["loss"])
         self.optimizer.load_state_dict(saved["optimizer"])
         self.average.values, self.average.count, self.step = saved["average"], saved["count"], saved["step"]
+        for state in self.optimizer.state.values():
+            state["step"] = self.step
 
     def save(self) -> None:
         """Write `out/world.pt`."""
@@ -203,38 +209,67 @@ class WorldTrainer:
         content |= {"average": self.average.values, "count": self.average.count, "config": asdict(self.config)}
         checkpoint.save(self.out / "world.pt", content)
 
+    @property
+    def num_parts(self) -> int:
+        """Micro-batches of one step."""
+        return max(1, self.config.batch // self.config.micro_batch)
+
+    def layout(self, step: int) -> str:
+        """Return the layout that all micro-batches of a step have."""
+        config = self.config
+        shares = config.shares if step < config.late_from * config.steps else config.late_shares
+        draw = torch.Generator().manual_seed(config.seed * 1_000_003 + step)
+        return LAYOUTS[int(torch.multinomial(torch.tensor(shares, dtype=torch.float32), 1, generator=draw))]
+
+    def part(self, step: int, part: int) -> Tensor:
+        """Add the gradient of one micro-batch, which (step, part) determines, to the parameters'; returns its losses (2,)."""
+        config, name = self.config, self.layout(step)
+        address = step * self.num_parts + part
+        noise = torch.Generator().manual_seed(config.seed * 1_000_003 + address)
+        primed = 1 if part % 3 == 0 else 2
+        groups, attend = self.packed[name, primed]
+        batch = self.draw(address, config.micro_batch, fresh_start=primed == 1)
+        packed = pack(name, groups, batch, self.readout, config, noise)
+        with torch.autocast("cpu", torch.bfloat16):
+            error, guess = self.run(*packed, attend)
+        ((error + config.state_weight * guess) / self.num_parts).backward()
+        return torch.stack((error.detach(), guess.detach())) / self.num_parts
+
+    def set_rate(self) -> None:
+        """Set the learning rate of the present step."""
+        config = self.config
+        factor = rate(self.step, config.steps, warmup=100, decay_share=config.decay_share)
+        for group in self.optimizer.param_groups:
+            group["lr"] = config.learning_rate * factor
+
     def train_step(self) -> dict[str, float]:
         """Take one optimiser step on a batch addressed by the step's number; returns the layout's losses."""
-        config = self.config
-        noise = torch.Generator().manual_seed(config.seed * 1_000_003 + self.step)
-        name = LAYOUTS[int(torch.multinomial(torch.tensor(config.shares, dtype=torch.float32), 1, generator=noise))]
-        for group in self.optimizer.param_groups:
-            group["lr"] = config.learning_rate * rate(
-                self.step, config.steps, warmup=100, decay_share=config.decay_share
-            )
+        self.set_rate()
         self.optimizer.zero_grad(set_to_none=True)
-        parts = max(1, config.batch // config.micro_batch)
         totals = torch.zeros(2)
-        for part in range(parts):
-            primed = 1 if part % 3 == 0 else 2
-            groups, attend = self.packed[name, primed]
-            batch = self.draw(self.step * parts + part, config.micro_batch, fresh_start=primed == 1)
-            packed = pack(name, groups, batch, self.readout, config, noise)
-            with torch.autocast("cpu", torch.bfloat16):
-                error, guess = self.run(*packed, attend)
-            ((error + config.state_weight * guess) / parts).backward()
-            totals += torch.stack((error.detach(), guess.detach())) / parts
+        for part in range(self.num_parts):
+            totals += self.part(self.step, part)
         torch.nn.utils.clip_grad_norm_(self.loss.parameters(), 1.0)
         self.optimizer.step()
         self.average.update(self.transformer)
+        return self.finish_step(totals)
+
+    def finish_step(self, totals: Tensor) -> dict[str, float]:
+        """Count the step and name its losses."""
+        name = self.layout(self.step)
         self.step += 1
         return {f"{name}_error": float(totals[0]), f"{name}_state": float(totals[1])}
 
-    def train(self, report: Callable[[int, dict[str, float]], None], save_every_s: float = 180.0) -> None:
-        """Step until the run's end, saving every few minutes and at the end."""
+    def train(
+        self,
+        report: Callable[[int, dict[str, float]], None],
+        save_every_s: float = 180.0,
+        step: Callable[[], dict[str, float]] | None = None,
+    ) -> None:
+        """Step until the run's end, saving every few minutes and at the end. `step` takes one step (see `training.team`)."""
         saved_at = time.monotonic()
         while self.step < self.config.steps:
-            report(self.step, self.train_step())
+            report(self.step, (step or self.train_step)())
             if time.monotonic() - saved_at > save_every_s:
                 self.save()
                 saved_at = time.monotonic()

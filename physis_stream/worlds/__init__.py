@@ -20,15 +20,16 @@ def names() -> list[str]:
 
 
 def world_folder(name_or_path: str | Path) -> Path:
-    """Return the folder of a shipped world, or the given folder. Raises WorldError for anything else, listing the names."""
+    """Return the folder of a shipped world, or the given folder. Raises WorldError for anything else, listing the
+    names."""
     if isinstance(name_or_path, str) and name_or_path in names():
         return _HOME / name_or_path
     folder = Path(name_or_path)
     if folder.is_dir():
         return folder
     raise WorldError(
-        f"there is no world {str(name_or_path)!r}: it is neither one that ships ({', '.join(names()) or 'none here'}) nor a "
-        "folder; give one of these names, or the path of a folder with a profile.json"
+        f"there is no world {str(name_or_path)!r}: it is neither one that ships ({', '.join(names()) or 'none here'}) "
+        "nor a folder; give one of these names, or the path of a folder with a profile.json"
     )
 
 

@@ -1,14 +1,14 @@
 """Causal codec of the tiny worlds: frames to small latents and back, in time order with a state of fixed size.
 
-Encoding looks at one frame at a time. Decoding sees the latents of the last three frames, so its state is the last two, and a
-clip decoded in chunks equals the clip decoded whole. What a session's decoder remembers is a plain tensor that the caller
-owns; the modules keep nothing between calls.
+Encoding looks at one frame at a time. Decoding sees the latents of the last three frames, so its state is the last two,
+and a clip decoded in chunks equals the clip decoded whole. What a session's decoder remembers is a plain tensor that
+the caller owns; the modules keep nothing between calls.
 
     frames  (B, F, 3, H, W)  float, range -1..1    latents (B, F, C, H/8, W/8) float, about zero mean and unit deviation
     state   (B, 2, C, H/8, W/8)                    zeros before the first frame
 
-Wide convolutions run at 1/4 and 1/8 of the resolution only: the first and last layers are space-to-depth by 4. A background
-picture, the median of the training frames, is taken off before encoding and added after decoding.
+Wide convolutions run at 1/4 and 1/8 of the resolution only: the first and last layers are space-to-depth by 4. A
+background picture, the median of the training frames, is taken off before encoding and added after decoding.
 """
 
 from __future__ import annotations
@@ -30,10 +30,11 @@ class _Residual(nn.Module):
         self.conv_out = nn.Conv2d(width, width, 3, padding=1)
 
     def forward(self, x: Tensor) -> Tensor:
-        return x + self.conv_out(F.silu(self.conv_in(F.silu(x))))
+        change: Tensor = self.conv_out(F.silu(self.conv_in(F.silu(x))))
+        return x + change
 
 
-class TinyCausalCodec(ModelMixin, ConfigMixin):  # type: ignore[misc]
+class TinyCausalCodec(ModelMixin, ConfigMixin):
     """Encoder and causal decoder for one picture size; see the module for shapes and the meaning of the state."""
 
     config_name = "config.json"
@@ -73,20 +74,23 @@ class TinyCausalCodec(ModelMixin, ConfigMixin):  # type: ignore[misc]
         x = self.encoder_down(F.silu(self.encoder_in(x)))
         for block in self.encoder_trunk:
             x = block(x)
-        return self.encoder_out(F.silu(x))
+        raw: Tensor = self.encoder_out(F.silu(x))
+        return raw
 
     def encode(self, frames_BFCHW: Tensor) -> Tensor:
         """Encode frames in -1..1 to normalised latents (B, F, C, h, w); each frame on its own."""
         raw = self.encode_raw(frames_BFCHW.flatten(0, 1))
-        latents = (raw - self.latent_mean[:, None, None]) / self.latent_std[:, None, None]
-        return latents.unflatten(0, frames_BFCHW.shape[:2])
+        latents: Tensor = (raw - self.latent_mean[:, None, None]) / self.latent_std[:, None, None]
+        shaped: Tensor = latents.unflatten(0, frames_BFCHW.shape[:2])
+        return shaped
 
     def initial_state(self, batch: int) -> Tensor:
         """Return the state before the first frame: zeros, in the dtype and on the device of the weights."""
         return self.decoder_in.weight.new_zeros(batch, STATE_FRAMES, *self.latent_shape)
 
     def decode(self, latents_BFCHW: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-        """Decode the next latents of a clip; returns frames (B, F, 3, H, W) about -1..1, not clamped, and the new state.
+        """Decode the next latents of a clip; returns frames (B, F, 3, H, W) about -1..1, not clamped, and the new
+        state.
 
         `state` is not changed. Row b depends on row b alone; decoding F frames equals F calls of one frame.
         """

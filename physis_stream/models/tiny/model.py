@@ -1,14 +1,15 @@
 """Causal diffusion transformer of the tiny worlds: one frame's latents, a noise level and an action in, a velocity out.
 
-A row is one frame of one session at one noise level; rows know each other only through the `Attend` they are given, so a batch
-may mix sessions, frames and levels. The model owns no KV. It can be run in parts: `embed`, any range of `blocks`, `head`.
+A row is one frame of one session at one noise level; rows know each other only through the `Attend` they are given, so
+a batch may mix sessions, frames and levels. The model owns no KV. It can be run in parts: `embed`, any range of
+`blocks`, `head`.
 
     x (R, C, H, W)  latents at level t      t (R,)  1 noise .. 0 clean      action (R, A)  in the client's range
     tokens (R, T, D)  T = H/p * W/p, row-major; token features are (channel, row, column) of a patch
 
-Conditioning is one vector a row (level and action), projected once to 6 D for all blocks; each block adds its own table, as in
-PixArt (arXiv 2310.00426) and Wan. The head estimates x0 and turns it into the velocity (x_t - x0) / t, which is better
-conditioned than predicting noise with few channels to carry it (cf. arXiv 2511.13720).
+Conditioning is one vector a row (level and action), projected once to 6 D for all blocks; each block adds its own
+table, as in PixArt (arXiv 2310.00426) and Wan. The head estimates x0 and turns it into the velocity (x_t - x0) / t,
+which is better conditioned than predicting noise with few channels to carry it (cf. arXiv 2511.13720).
 """
 
 from __future__ import annotations
@@ -29,9 +30,11 @@ MIN_LEVEL = 0.02
 
 
 class Modulation(NamedTuple):
-    """What blocks and head need of a row besides its tokens; every tensor has the rows first, so that rows can be stacked.
+    """What blocks and head need of a row besides its tokens; every tensor has the rows first, so that rows can be
+    stacked.
 
-    `shared_R6D` shifts, scales and gates all blocks; `final_R2D` the head; `x_RCHW` (fp32) and `t_R` (fp32) are the input.
+    `shared_R6D` shifts, scales and gates all blocks; `final_R2D` the head; `x_RCHW` (fp32) and `t_R` (fp32) are the
+    input.
     """
 
     shared_R6D: Tensor
@@ -43,8 +46,8 @@ class Modulation(NamedTuple):
 class TinyBlock(nn.Module):
     """Self-attention and a feed-forward layer, both modulated.
 
-    Queries and keys are layer-normed per head in one operation, with one gain for both: only their product matters, and a
-    small row's time goes into the number of operations.
+    Queries and keys are layer-normed per head in one operation, with one gain for both: only their product matters, and
+    a small row's time goes into the number of operations.
     """
 
     def __init__(self, index: int, width: int, num_heads: int, expansion: int) -> None:
@@ -70,7 +73,7 @@ class TinyBlock(nn.Module):
         return torch.addcmul(tokens_RTD, gate_2, self.down(F.gelu(self.up(h), approximate="tanh")))
 
 
-class TinyWorldTransformer(ModelMixin, ConfigMixin):  # type: ignore[misc]
+class TinyWorldTransformer(ModelMixin, ConfigMixin):
     """The denoiser; see the module for shapes. Weights in fp32 or bf16, velocity always fp32."""
 
     config_name = "config.json"
@@ -117,9 +120,10 @@ class TinyWorldTransformer(ModelMixin, ConfigMixin):  # type: ignore[misc]
             nn.init.normal_(layer.weight, std=0.01)
             nn.init.zeros_(layer.bias)
         with torch.no_grad():
-            for block in self.blocks:
-                block.table[[1, 4]] = 1.0
-                block.table[[2, 5]] = 0.3
+            for block in self.blocks.children():
+                table = block.get_parameter("table")
+                table[[1, 4]] = 1.0
+                table[[2, 5]] = 0.3
             self.final_out.bias[width:] = 1.0
 
     @property

@@ -2,8 +2,8 @@
 
     latents (N, C, h, w) normalised, float    numbers (N, D) float, in the profile's units
 
-Angles are learned as sine and cosine and come out in radians, -pi..pi. A readout answers from a single frame and keeps no
-state; it costs a few tens of microseconds beside the decoder.
+Angles are learned as sine and cosine and come out in radians, -pi..pi. A readout answers from a single frame and keeps
+no state; it costs a few tens of microseconds beside the decoder.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from diffusers.models.modeling_utils import ModelMixin
 from torch import Tensor, nn
 
 
-class TinyReadout(ModelMixin, ConfigMixin):  # type: ignore[misc]
+class TinyReadout(ModelMixin, ConfigMixin):
     """Regresses D numbers from a latent frame; `angles` are the indices of those in radians."""
 
     config_name = "config.json"
@@ -45,7 +45,8 @@ class TinyReadout(ModelMixin, ConfigMixin):  # type: ignore[misc]
     def predict(self, latents_NCHW: Tensor) -> Tensor:
         """Return normalised targets (N, plain + 2 x angles), as `targets` makes them."""
         x = F.silu(self.conv_down(F.silu(self.conv_in(latents_NCHW))))
-        return self.out(F.silu(self.mid(x.flatten(1))))
+        found: Tensor = self.out(F.silu(self.mid(x.flatten(1))))
+        return found
 
     def targets(self, states_ND: Tensor) -> Tensor:
         """Normalise states: plain numbers to unit deviation, angles to sine and cosine."""

@@ -41,8 +41,8 @@ WEIGHTS = "diffusion_pytorch_model.safetensors"
 
 
 class Starts(NamedTuple):
-    """Frames a session may open with: normalised latents (N, C, h, w), the action (N, A) that keeps each at rest, and the
-    simulator's state (N, D) in the readout's units. All fp32. A session's seed picks one: `seed % N`."""
+    """Frames a session may open with: normalised latents (N, C, h, w), the action (N, A) that keeps each at rest, and
+    the simulator's state (N, D) in the readout's units. All fp32. A session's seed picks one: `seed % N`."""
 
     latents: Tensor
     actions: Tensor
@@ -60,7 +60,8 @@ class LoadedWorld(NamedTuple):
 
 
 def load_folder(folder: Path, dtype: torch.dtype = torch.float32) -> LoadedWorld:
-    """Load a world; `dtype` is that of transformer and codec (the readout stays fp32). Raises WorldError or ProfileError."""
+    """Load a world; `dtype` is that of transformer and codec (the readout stays fp32). Raises WorldError or
+    ProfileError."""
     profile = read_profile(folder)
     if profile.family != FAMILY:
         raise WorldError(f"{folder} is of family {profile.family!r}; this loader reads {FAMILY!r}")
