@@ -47,7 +47,8 @@ class Engine:
 
     `discipline` is one that the world's profile offers, by default its first. `threads` sets torch's, for the whole
     process; None leaves them. `deterministic` makes the bits of a session independent of its company, at the price
-    of speed and in float32. Raises WorldError (a ValueError) for a world that cannot be loaded.
+    of speed and in float32. `trace` is a file to record the run to, for `physis-stream trace`. Raises WorldError (a
+    ValueError) for a world that cannot be loaded.
     """
 
     def __init__(
@@ -59,6 +60,7 @@ class Engine:
         deterministic: bool = False,
         max_sessions: int = 64,
         dtype: str = "auto",
+        trace: str | Path | None = None,
         clock: Clock | None = None,
     ) -> None:
         name = world.profile.name if isinstance(world, LoadedWorld) else str(world)
@@ -69,6 +71,7 @@ class Engine:
             deterministic=deterministic,
             max_sessions=max_sessions,
             dtype=dtype,
+            trace=None if trace is None else str(trace),
         )
         if threads is not None:
             torch.set_num_threads(threads)
@@ -126,9 +129,10 @@ class Engine:
             return self._expect(EngineStats, AskStats(next(self._calls)))
 
     def close(self) -> None:
-        """Close every session. Idempotent."""
+        """Close every session, and the trace if one is recorded. Idempotent."""
         for session in list(self._sessions.values()):
             session.close()
+        self._loop.close()
 
     def __enter__(self) -> Self:
         return self

@@ -32,6 +32,8 @@ class Turning(Protocol):
 
     def next_wake_ns(self) -> int | None: ...
 
+    def close(self) -> None: ...
+
 
 def drive(
     engine: Turning,
@@ -43,19 +45,22 @@ def drive(
     """Run until the inbox is closed. What `engine.turn` or `deliver` raises ends the loop: the engine is broken
     then.
     """
-    while True:
-        now_ns = clock.now_ns()
-        beat(now_ns)
-        wake_ns = engine.next_wake_ns()
-        wait_s = BEAT_S if wake_ns is None else min(BEAT_S, max(0.0, (wake_ns - now_ns) / 1e9))
-        asks = inbox.take(wait_s)
-        if asks is None:
-            return
-        broken = [answer for ask in asks if (answer := _ask(engine, ask)) is not None]
-        engine.turn()
-        replies = [*broken, *engine.take_replies()]
-        if replies:
-            deliver(replies)
+    try:
+        while True:
+            now_ns = clock.now_ns()
+            beat(now_ns)
+            wake_ns = engine.next_wake_ns()
+            wait_s = BEAT_S if wake_ns is None else min(BEAT_S, max(0.0, (wake_ns - now_ns) / 1e9))
+            asks = inbox.take(wait_s)
+            if asks is None:
+                return
+            broken = [answer for ask in asks if (answer := _ask(engine, ask)) is not None]
+            engine.turn()
+            replies = [*broken, *engine.take_replies()]
+            if replies:
+                deliver(replies)
+    finally:
+        engine.close()
 
 
 def _ask(engine: Turning, ask: Ask) -> Answer | None:

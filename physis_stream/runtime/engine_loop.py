@@ -20,6 +20,7 @@ from physis_stream.core.errors import InvalidAction
 from physis_stream.core.events import ChunkReady
 from physis_stream.core.limits import Limits
 from physis_stream.core.plan import Plan, Result, StartState
+from physis_stream.core.replay import RecordedCore
 from physis_stream.runtime.call_desk import CallDesk
 from physis_stream.runtime.clock import Clock
 from physis_stream.runtime.engine_config import EngineConfig
@@ -28,6 +29,7 @@ from physis_stream.runtime.messages import Answer, Ask, AskCommand, AskStats, Re
 from physis_stream.runtime.metrics import EngineMetrics, TickTimes
 from physis_stream.runtime.served_model import ServedModel, serve
 from physis_stream.runtime.service import ChunkOut, EngineStats, WorldInfo
+from physis_stream.runtime.trace import TraceWriter
 from physis_stream.worlds import load_world
 
 log = logging.getLogger(__name__)
@@ -46,7 +48,9 @@ class EngineLoop:
         self.core = EngineCore(model.spec, limits)
         fixed_rows = config.fixed_rows if config.deterministic else 0
         self.executor = Executor(model, self.core.num_pages(), clock, fixed_rows=fixed_rows)
-        self.desk = CallDesk(self.core, model.spec, self._to_chunk)
+        self._trace = None if config.trace is None else TraceWriter(config.trace, config)
+        self._calls = self.core if self._trace is None else RecordedCore(self.core, self._trace.write)
+        self.desk = CallDesk(self._calls, model.spec, self._to_chunk)
         self.metrics = EngineMetrics()
         self._model, self._clock = model, clock
         self._decoded: dict[ChunkKey, DecodedChunk] = {}
@@ -71,17 +75,20 @@ class EngineLoop:
         """Carry out the next plan, if there is one now; returns if there was."""
         began_ns = self._clock.now_ns()
         self._beat_ns = began_ns
-        plan = self.core.schedule(began_ns)
+        plan = self._calls.schedule(began_ns)
         if plan is None:
             return False
         executed = self._execute(plan)
         self._decoded.update(executed.chunks)
         now_ns = self._clock.now_ns()
-        self.desk.hear(self.core.complete(executed.result, now_ns))
+        self.desk.hear(self._calls.complete(executed.result, now_ns))
         self._decoded.clear()
         result = executed.result
         wall_ns = self._clock.now_ns() - began_ns
-        self.metrics.tick(TickTimes(wall_ns, result.rows_ns, result.decode_ns, len(plan.rows)))
+        times = TickTimes(wall_ns, result.rows_ns, result.decode_ns, len(plan.rows))
+        self.metrics.tick(times)
+        if self._trace is not None:
+            self._trace.tick(plan.tick, began_ns, times)
         if not len(self.desk.register):
             self.check_integrity()
         return True
@@ -99,6 +106,11 @@ class EngineLoop:
         """Raise AssertionError unless core, store and pool agree on who owns what."""
         self.core.check_integrity()
         self.executor.store.check_integrity()
+
+    def close(self) -> None:
+        """Finish what is written; the loop is not turned afterwards. Idempotent."""
+        if self._trace is not None:
+            self._trace.close()
 
     def stats(self) -> EngineStats:
         """Present facts of this engine."""
@@ -138,6 +150,8 @@ class EngineLoop:
             )
             return
         self.executor.hold_image(command.session, image)
+        if self._trace is not None:
+            self._trace.image(command.session, image)
         self.desk.ask(ask, self._clock.now_ns())
         if self.desk.register.get(command.session) is None:
             self.executor.store.release_image(command.session)
@@ -160,7 +174,7 @@ class EngineLoop:
         self.metrics.chunk(fact.session, fact.epoch, now_ns, fact.due_ns)
         state = dict(zip(self._model.state_names, decoded.readouts, strict=True))
         reward = state.get(self._model.reward_name) if self._model.reward_name is not None else None
-        return ChunkOut(
+        chunk = ChunkOut(
             session=fact.session,
             epoch=fact.epoch,
             chunk=fact.chunk,
@@ -178,6 +192,9 @@ class EngineLoop:
                 "batch_rows": float(decoded.batch_rows),
             },
         )
+        if self._trace is not None:
+            self._trace.chunk(chunk, fact.opened_ns, now_ns)
+        return chunk
 
 
 def build_engine(config: EngineConfig, clock: Clock) -> EngineLoop:

@@ -102,6 +102,11 @@ class Executor:
             self.store = SessionStore(model.latent_shape, self._decoder.fresh_state(), model.start_latent)
         self._stacker = RowStacker(model.levels, self.pool.device)
 
+    @property
+    def image_shape(self) -> tuple[int, int, int]:
+        """Height, width and channels of a picture of this world."""
+        return (self._model.spec.height, self._model.spec.width, 3)
+
     def hold_image(self, session: SessionId, image: Frames) -> None:
         """Encode an image (height, width, 3) uint8 RGB for a session that is about to be opened with it."""
         with torch.inference_mode():

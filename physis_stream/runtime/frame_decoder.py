@@ -60,7 +60,7 @@ class FrameDecoder:
     def encode_image(self, image: Frames) -> Tensor:
         """Encode one uint8 RGB picture (height, width, 3) to a latent (C, H, W) fp32."""
         dtype = self._codec.initial_state(1).dtype
-        picture = torch.from_numpy(np.ascontiguousarray(image)).permute(2, 0, 1).to(dtype) / 127.5 - 1.0
+        picture = torch.from_numpy(np.array(image)).permute(2, 0, 1).to(dtype) / 127.5 - 1.0
         latent: Tensor = self._codec.encode(picture[None, None])[0, 0].float()
         return latent
 
