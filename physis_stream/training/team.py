@@ -1,9 +1,10 @@
 """Train with one process per core instead of one thread per core.
 
-Threads of one process wait for each other at every operation, so a neighbour that takes one core stops them all. Here each
-process has one thread and takes the step's next micro-batch when it has finished its last, so a slow core does fewer of them.
-Parameters, gradients, optimiser state and averages are shared memory; each process adds up and steps its own share of the
-parameters. Which process computes a micro-batch does not change it, only the order in which gradients are added.
+Threads of one process wait for each other at every operation, so a neighbour that takes one core stops them all. Here
+each process has one thread and takes the step's next micro-batch when it has finished its last, so a slow core does
+fewer of them. Parameters, gradients, optimiser state and averages are shared memory; each process adds up and steps its
+own share of the parameters. Which process computes a micro-batch does not change it, only the order in which gradients
+are added.
 
     rank 0 (the caller)   take parts … | add up own share, norm | step own share | report
     rank 1..              take parts … | add up own share, norm | step own share |
@@ -22,7 +23,8 @@ from physis_stream.training.train_world import WorldTrainer
 
 
 class Team:
-    """`size` processes around one trainer. Make it before any multi-threaded torch work (it forks); `step`, then `close`."""
+    """`size` processes around one trainer. Make it before any multi-threaded torch work (it forks); `step`, then
+    `close`."""
 
     def __init__(self, trainer: WorldTrainer, size: int) -> None:
         torch.set_num_threads(1)

@@ -222,7 +222,8 @@ class WorldTrainer:
         return LAYOUTS[int(torch.multinomial(torch.tensor(shares, dtype=torch.float32), 1, generator=draw))]
 
     def part(self, step: int, part: int) -> Tensor:
-        """Add the gradient of one micro-batch, which (step, part) determines, to the parameters'; returns its losses (2,)."""
+        """Add the gradient of one micro-batch, which (step, part) determines, to the parameters'; returns its losses
+        (2,)."""
         config, name = self.config, self.layout(step)
         address = step * self.num_parts + part
         noise = torch.Generator().manual_seed(config.seed * 1_000_003 + address)
@@ -266,7 +267,8 @@ class WorldTrainer:
         save_every_s: float = 180.0,
         step: Callable[[], dict[str, float]] | None = None,
     ) -> None:
-        """Step until the run's end, saving every few minutes and at the end. `step` takes one step (see `training.team`)."""
+        """Step until the run's end, saving every few minutes and at the end. `step` takes one step (see
+        `training.team`)."""
         saved_at = time.monotonic()
         while self.step < self.config.steps:
             report(self.step, (step or self.train_step)())

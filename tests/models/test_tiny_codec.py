@@ -1,4 +1,5 @@
-"""The causal codec: chunked decoding is whole decoding, rows are strangers to each other, state belongs to the caller."""
+"""The causal codec: chunked decoding is whole decoding, rows are strangers to each other, state belongs to the
+caller."""
 
 import pytest
 import torch
