@@ -12,6 +12,7 @@ import * as words from "./words.js";
 const MOST_PANES = 2;
 const LETTERS = ["A", "B"];
 const DRAW_MS = 120;
+const ASK_MS = 2000;
 const by = (id) => document.getElementById(id);
 
 class Playground {
@@ -28,6 +29,7 @@ class Playground {
     this.#chooseScale(this.#smooth);
     this.#listen();
     setInterval(() => this.#draw(), DRAW_MS);
+    setInterval(() => void this.#askStats(), ASK_MS);
     const pane = this.#addPane(null);
     if (typeof RTCPeerConnection !== "function") return pane.say(words.unsupported());
     pane.say(words.opening());
@@ -147,9 +149,18 @@ class Playground {
   #draw() {
     if (document.visibilityState !== "visible") return;
     this.#rail.draw(this.#panes, this.#active, performance.now());
-    const stats = this.#active.stats;
-    if (stats !== null) this.#rail.engine(stats, this.#client.sessions.length);
+    if (this.#active.stats !== null) this.#rail.engine(this.#active.stats, this.#client.sessions.length);
     this.#mark();
+  }
+
+  /** While no session brings the engine's numbers, ask for them, so that who waits sees what for. */
+  async #askStats() {
+    if (document.visibilityState !== "visible" || this.#active.stats !== null) return;
+    try {
+      this.#rail.engine(await this.#client.stats(), this.#client.sessions.length);
+    } catch {
+      this.#rail.noEngine();
+    }
   }
 
   #listen() {

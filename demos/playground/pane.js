@@ -16,7 +16,7 @@ const STALL_MS = 3000;
 export class Pane {
   meters = new Meters();
   session = null;
-  stats = null;
+  #stats = null;
   #client;
   #world;
   #parts;
@@ -78,6 +78,11 @@ export class Pane {
       stalled: this.stalled,
       waiting: this.#waiting,
     });
+  }
+
+  /** The engine's numbers as this pane's session brings them; null while it brings none. */
+  get stats() {
+    return this.session?.connection === "connected" ? this.#stats : null;
   }
 
   /** Whether a fork can be asked for now. */
@@ -195,7 +200,7 @@ export class Pane {
     hear("photon", (photon) => this.meters.photon(photon));
     hear("frame", (frame) => this.#frameShown(frame));
     hear("stats", (stats) => {
-      this.stats = stats;
+      this.#stats = stats;
     });
     await session.attach(this.#parts.video);
     this.#waiting = null;

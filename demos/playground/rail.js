@@ -61,6 +61,14 @@ export class Rail {
     this.#takeSeats(stats, mine);
   }
 
+  /** The engine cannot be asked. */
+  noEngine() {
+    for (const id of ["e-rows", "e-tick", "e-streaming", "e-queued"]) this.#by(id).textContent = "–";
+    this.#seats = "";
+    this.#by("seats").replaceChildren();
+    this.#by("seats-note").textContent = "Its numbers cannot be had";
+  }
+
   #takeSeats({ sessions, max_sessions: places }, mine) {
     if (!Number.isFinite(sessions)) return;
     const key = `${sessions}/${places}/${mine}`;

@@ -6,6 +6,7 @@ latter is left out only where that world's weights are not in the tree.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -24,6 +25,16 @@ OpenScreen = Callable[..., Screen]
 
 def weights_of_world(name: str) -> list[Path]:
     return list((ROOT / "physis_stream" / "worlds" / name).rglob("*.safetensors"))
+
+
+class Elsewhere:
+    """A server that runs already, named by PHYSIS_TEST_URL."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url.rstrip("/")
+
+    def stop(self) -> None:
+        """Leave it running: it is not ours."""
 
 
 @pytest.fixture(scope="session")
@@ -53,6 +64,9 @@ def new_page(chromium: Browser) -> Iterator[OpenPage]:
 
 @pytest.fixture(scope="module")
 def engine_served() -> Iterator[Served | None]:
+    if url := os.environ.get("PHYSIS_TEST_URL"):
+        yield Elsewhere(url)
+        return
     if not weights_of_world("pusht"):
         yield None
         return
