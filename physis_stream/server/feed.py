@@ -69,8 +69,12 @@ class Listener:
             await self._chunk_there.wait()
         return self._chunks.popleft()
 
+    def poke(self) -> None:
+        """End a wait for a chunk early."""
+        self._chunk_there.set()
+
     async def chunk_within(self, seconds: float) -> bool:
-        """Wait until a chunk is there, the session ended or the time is over; say if a chunk is there."""
+        """Wait until a chunk is there, the session ended, a poke or the time is over; say if a chunk is there."""
         if not self._chunks and not self._ended:
             self._chunk_there.clear()
             try:

@@ -32,6 +32,7 @@ TYPES = {
     ".ts": "text/plain; charset=utf-8",
     ".map": "application/json",
     ".md": "text/plain; charset=utf-8",
+    ".txt": "text/plain; charset=utf-8",
 }
 POLICY = (
     "default-src 'self'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; "

@@ -26,12 +26,13 @@ from physis_stream.server.video_encoder import CLOCK_RATE, TIME_BASE, VideoEncod
 log = logging.getLogger("physis_stream.server")
 MAX_CHUNKS = 2
 REFRESH_S = 0.25
+SOON_S = 0.02
 REFRESH_TICKS = 90
 
 
 @dataclass(frozen=True, slots=True)
 class EncodedFrame:
-    """One compressed picture. `pts` in 90 kHz ticks; `head` is the chunk whose first frame this is, else None."""
+    """One compressed picture. `pts` in 90 kHz ticks; `head` is the chunk that begins or is repeated here, if any."""
 
     payload: bytes
     pts: int
@@ -41,9 +42,10 @@ class EncodedFrame:
 
 
 class EncodedTrack(MediaStreamTrack):
-    """What one peer's sender reads. Bounded: when full it starts over at the next keyframe.
+    """What one peer's sender reads. Takes nothing before the sender has begun to read; then starts with a keyframe.
 
-    `on_sent(frame)` is called when the sender comes back for the next frame, hence after this one left.
+    Bounded: when full it starts over at the next keyframe. `on_sent(frame)` is called when the sender comes back for
+    the next frame, hence after this one left; `on_starved()` asks for a keyframe.
     """
 
     kind = "video"
@@ -57,11 +59,14 @@ class EncodedTrack(MediaStreamTrack):
         self._there = asyncio.Event()
         self._needs_key = True
         self._last: EncodedFrame | None = None
+        self.reading = False
         self.sent = 0
         self.dropped = 0
 
     def put(self, frame: EncodedFrame) -> None:
         """Queue a frame; deltas are refused until a keyframe starts a decodable run."""
+        if not self.reading:
+            return
         if len(self._frames) >= self._capacity:
             self.dropped += len(self._frames)
             self._frames.clear()
@@ -83,6 +88,9 @@ class EncodedTrack(MediaStreamTrack):
 
     async def recv(self) -> Any:
         """Return the next packet; MediaStreamError once the track has stopped."""
+        if not self.reading:
+            self.reading = True
+            self._on_starved()
         if self._last is not None:
             last, self._last = self._last, None
             self._on_sent(last)
@@ -105,7 +113,7 @@ class EncodedTrack(MediaStreamTrack):
 
 
 class VideoStream:
-    """Encodes a session's feed while at least one track listens."""
+    """Encodes a session's feed while at least one track is being read."""
 
     def __init__(self, feed: SessionFeed, fps: float, chunk_frames: int, double_below: int, executor: Executor) -> None:
         self._feed = feed
@@ -115,7 +123,9 @@ class VideoStream:
         self._executor = executor
         self._tracks: set[EncodedTrack] = set()
         self._task: asyncio.Task[None] | None = None
+        self._listener: Listener | None = None
         self._key_wanted = True
+        self._repeated_s = float("-inf")
         self._newest: tuple[ChunkOut, int] | None = None
         self._last_pts = -1
         self._last_epoch = -1
@@ -123,12 +133,12 @@ class VideoStream:
         feed.watch_epochs(self._begin_epoch)
 
     def add_track(self, on_sent: Callable[[EncodedFrame], None]) -> EncodedTrack:
-        """Return a new track; it starts with a keyframe."""
+        """Return a new track; once it is read it starts with a keyframe of the present picture."""
         track = EncodedTrack(self._capacity, on_sent, self.request_keyframe)
         self._tracks.add(track)
-        self.request_keyframe()
         if self._task is None or self._task.done():
-            self._task = asyncio.create_task(self._run(), name="video")
+            self._listener = self._feed.listen(max_chunks=MAX_CHUNKS, replay=True)
+            self._task = asyncio.create_task(self._run(self._listener), name="video")
         return track
 
     def remove_track(self, track: EncodedTrack) -> None:
@@ -140,15 +150,17 @@ class VideoStream:
             self._task = None
 
     def request_keyframe(self) -> None:
-        """The next picture, or the present one if none comes soon, is sent whole."""
+        """The present picture is sent again, whole, unless a new one is there already."""
         self._key_wanted = True
+        if self._listener is not None:
+            self._listener.poke()
 
-    async def _run(self) -> None:
-        listener = self._feed.listen(max_chunks=MAX_CHUNKS, replay=True)
+    async def _run(self, listener: Listener) -> None:
         encoder = VideoEncoder(self._fps, self._double_below)
         try:
             while self._feed.ended_reason is None:
-                if await listener.chunk_within(REFRESH_S):
+                soon = self._key_wanted and self._watched
+                if await listener.chunk_within(SOON_S if soon else REFRESH_S):
                     chunk = await listener.chunk()
                     if chunk is not None:
                         await self._send_chunk(encoder, listener, chunk)
@@ -171,16 +183,23 @@ class VideoStream:
                 await listener.chunk_within(max(0.0, began + offset / self._fps - clock()))
             if chunk.epoch < self._feed.epoch:
                 return
-            pts = round((chunk.first_frame_id + offset) * CLOCK_RATE / self._fps)
             self._newest = (chunk, offset)
-            await self._encode(encoder, chunk, offset, max(pts, self._last_pts + 1), head=offset == 0)
+            if self._watched:
+                await self._encode(encoder, chunk, offset, self._last_pts + 1, chunk if offset == 0 else None)
 
     async def _repeat(self, encoder: VideoEncoder, chunk: ChunkOut, offset: int) -> None:
-        """Send the present picture again, whole: somebody joined or lost it while nothing new comes."""
-        if chunk.epoch >= self._feed.epoch:
-            await self._encode(encoder, chunk, offset, self._last_pts + REFRESH_TICKS, head=False)
+        """Send the present picture again, whole: somebody joined or lost it. A storm of such requests is spaced out."""
+        now = asyncio.get_running_loop().time()
+        if chunk.epoch < self._feed.epoch or not self._watched or now - self._repeated_s < REFRESH_S:
+            return
+        self._repeated_s = now
+        await self._encode(encoder, chunk, offset, self._last_pts + REFRESH_TICKS, chunk)
 
-    async def _encode(self, encoder: VideoEncoder, chunk: ChunkOut, offset: int, pts: int, *, head: bool) -> None:
+    async def _encode(
+        self, encoder: VideoEncoder, chunk: ChunkOut, offset: int, at_least: int, head: ChunkOut | None
+    ) -> None:
+        """Encode one frame at its own pts, or at `at_least` if that has passed, and hand it to all tracks."""
+        pts = max(round((chunk.first_frame_id + offset) * CLOCK_RATE / self._fps), at_least)
         keyframe, self._key_wanted = self._key_wanted or chunk.epoch != self._last_epoch, False
         self._last_pts, self._last_epoch = pts, chunk.epoch
         payload = await asyncio.get_running_loop().run_in_executor(
@@ -190,9 +209,13 @@ class VideoStream:
         if chunk.epoch < self._feed.epoch:
             self._key_wanted = True
             return
-        frame = EncodedFrame(payload, pts, chunk.epoch, keyframe, chunk if head else None)
+        frame = EncodedFrame(payload, pts, chunk.epoch, keyframe, head)
         for track in self._tracks:
             track.put(frame)
+
+    @property
+    def _watched(self) -> bool:
+        return any(track.reading for track in self._tracks)
 
     def _begin_epoch(self, epoch: int) -> None:
         """Drop encoded frames of earlier epochs that no sender has taken yet."""

@@ -137,6 +137,7 @@ class Peer:
         self._dialogue = Dialogue(register, session, speaker, steps=False)
         self._control = ControlChannel(self._dialogue, settings.limits, self._send_control, register.now)
         self._channels: dict[str, RTCDataChannel] = {}
+        self._told: ChunkOut | None = None
         self._untold: deque[str] = deque(maxlen=MAX_UNTOLD_TELEMETRY)
         self._closing: asyncio.Task[None] | None = None
         self._listener = session.feed.listen(max_chunks=0)
@@ -244,7 +245,8 @@ class Peer:
 
     def _frame_sent(self, frame: EncodedFrame) -> None:
         stamp = self._origin.timestamp(frame)
-        if frame.head is not None:
+        if frame.head is not None and frame.head is not self._told:
+            self._told = frame.head
             self._untold.append(to_json(self._telemetry(frame.head, stamp)))
             self._tell_telemetry()
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from physis_client import errors as client_errors
 from physis_client.errors import FAMILIES, PhysisError, from_object
 from physis_stream.core import errors as core_errors
+from physis_stream.server.limits import Limits
 from physis_stream.server.problems import STATUS, InvalidRequest, error_object, problem_response
+from physis_stream.server.settings import ServerSettings, Timers
 
 from .conftest import WORLD, problem
 
@@ -41,11 +45,6 @@ async def test_a_refusal_of_the_engine_reaches_the_client_under_its_status(api, 
 
 
 async def test_too_many_requests_are_429_and_say_when_to_come_back(make_api):
-    from dataclasses import replace
-
-    from physis_stream.server.limits import Limits
-    from physis_stream.server.settings import ServerSettings
-
     api = await make_api(settings=ServerSettings(limits=replace(Limits(), open_burst=1, open_rate=0.1)))
     await api.open()
     answer = await api.http.post("/v1/sessions", json={"model": WORLD})
@@ -54,10 +53,6 @@ async def test_too_many_requests_are_429_and_say_when_to_come_back(make_api):
 
 
 async def test_an_engine_that_does_not_answer_is_504(make_api):
-    from dataclasses import replace
-
-    from physis_stream.server.settings import ServerSettings, Timers
-
     api = await make_api(settings=ServerSettings(timers=replace(Timers(), call_s=0.05)))
     session = await api.open()
     api.service.delay_s["pause"] = 10.0

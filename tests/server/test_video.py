@@ -1,0 +1,325 @@
+"""Pictures to packets: sharp, even, in order, encoded once for all, nothing of an old epoch, nothing piling up."""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+
+import av
+import numpy as np
+import pytest
+from aiortc.mediastreams import MediaStreamError
+
+from physis_stream.core.ids import SessionId
+from physis_stream.runtime.service import ChunkOut
+from physis_stream.server.feed import SessionFeed
+from physis_stream.server.video_encoder import CLOCK_RATE, VideoEncoder, fit
+from physis_stream.server.video_track import EncodedFrame, EncodedTrack, VideoStream
+from physis_stream.testing.fake_service import FakeEngineService, draw
+
+ID = SessionId("0" * 32)
+
+
+def busy(time, height=96, width=96):
+    """A picture with coloured edges that move, like a small game's."""
+    picture = draw((np.cos(time / 5) * 0.6, np.sin(time / 5) * 0.6), height, width)
+    picture[height // 3 : height // 3 + 5, width // 4 : width // 2] = (220, 40, 40)
+    picture[height // 2 : height // 2 + 9, width // 2 : width // 2 + 9] = (30, 160, 60)
+    return picture
+
+
+def psnr(a, b):
+    return 10 * np.log10(255**2 / np.mean((a.astype(np.float64) - b.astype(np.float64)) ** 2))
+
+
+def decoded(payloads):
+    decoder = av.CodecContext.create("libvpx", "r")
+    return [f.to_ndarray(format="rgb24") for payload in payloads for f in decoder.decode(av.Packet(payload))]
+
+
+def test_a_tiny_world_arrives_crisp_from_the_first_picture_on():
+    encoder = VideoEncoder(10.0, double_below=128)
+    pictures = [busy(t) for t in range(30)]
+    payloads = [encoder.encode(p, 9000 * i, keyframe=False) for i, p in enumerate(pictures)]
+    shown = [picture[::2, ::2] for picture in decoded(payloads)]
+    assert len(shown) == 30, "one packet a picture, no look-ahead"
+    assert min(psnr(a, b) for a, b in zip(pictures, shown, strict=True)) > 36.0
+    assert sum(map(len, payloads)) * 8 * 10 / 30 < 500_000, "bits a second"
+
+
+def test_doubling_keeps_colour_edges_that_plain_vp8_blurs():
+    picture = busy(0)
+    doubled = decoded([VideoEncoder(10.0, 128).encode(picture, 0, keyframe=True)])[0][::2, ::2]
+    plain = decoded([VideoEncoder(10.0, 0).encode(picture, 0, keyframe=True)])[0]
+    assert psnr(picture, doubled) > psnr(picture, plain) + 3.0
+
+
+@pytest.mark.parametrize(
+    ("shape", "sides"),
+    [
+        ((97, 95), (194, 190)),
+        ((131, 200), (132, 200)),
+        ((200, 131), (200, 132)),
+        ((128, 128), (128, 128)),
+        ((1, 1), (2, 2)),
+    ],
+)
+def test_sides_are_even_whatever_the_world_is(shape, sides):
+    picture = np.random.default_rng(0).integers(0, 255, (*shape, 3), np.uint8)
+    fitted = fit(picture, 128)
+    assert fitted.shape[:2] == sides
+    assert fitted.flags.c_contiguous
+    assert (fitted[:: sides[0] // shape[0], :: sides[1] // shape[1]][: shape[0], : shape[1]] == picture).all()
+
+
+def test_odd_pictures_encode_and_keep_their_last_column():
+    picture = np.zeros((131, 133, 3), np.uint8)
+    picture[:, -1] = 255
+    (shown,) = decoded([VideoEncoder(10.0, 0).encode(picture, 0, keyframe=True)])
+    assert shown.shape == (132, 134, 3)
+    assert shown[:, 132:].mean() > 100
+
+
+def is_keyframe(payload):
+    return payload[0] & 1 == 0
+
+
+def test_a_keyframe_comes_first_and_when_asked_for():
+    encoder = VideoEncoder(10.0, 128)
+    asked = [False, False, True, False]
+    payloads = [encoder.encode(busy(i), 9000 * i, keyframe=key) for i, key in enumerate(asked)]
+    assert [is_keyframe(p) for p in payloads] == [True, False, True, False]
+
+
+def test_a_world_that_changes_its_size_starts_over_with_a_keyframe():
+    encoder = VideoEncoder(10.0, 128)
+    encoder.encode(busy(0), 0, keyframe=False)
+    assert is_keyframe(encoder.encode(busy(1, 128, 160), 9000, keyframe=False))
+
+
+# The track of one peer
+
+
+def frame(pts, *, key=False, epoch=0):
+    return EncodedFrame(b"x", pts, epoch, key, None)
+
+
+def a_track(capacity=4):
+    sent, starved = [], []
+    track = EncodedTrack(capacity, sent.append, lambda: starved.append(1))
+    track.reading = True
+    return track, sent, starved
+
+
+async def test_a_track_takes_nothing_before_it_is_read_and_then_asks_for_a_keyframe():
+    starved = []
+    track = EncodedTrack(4, lambda frame: None, lambda: starved.append(1))
+    track.put(frame(0, key=True))
+    reader = asyncio.create_task(track.recv())
+    await asyncio.sleep(0)
+    assert starved == [1]
+    track.put(frame(1, key=True))
+    assert (await reader).pts == 1
+
+
+async def test_a_track_begins_with_a_keyframe():
+    track, _, _ = a_track()
+    track.put(frame(0))
+    track.put(frame(1, key=True))
+    track.put(frame(2))
+    assert [(await track.recv()).pts for _ in range(2)] == [1, 2]
+    assert track.dropped == 1
+
+
+async def test_a_full_track_starts_over_at_a_keyframe_and_asks_for_one():
+    track, _, starved = a_track(capacity=2)
+    for pts in range(4):
+        track.put(frame(pts, key=pts == 0))
+    assert starved == [1]
+    track.put(frame(9, key=True))
+    assert (await track.recv()).pts == 9
+
+
+async def test_sent_is_told_once_the_sender_comes_back():
+    track, sent, _ = a_track()
+    track.put(frame(0, key=True))
+    track.put(frame(1))
+    await track.recv()
+    assert sent == []
+    await track.recv()
+    assert [f.pts for f in sent] == [0]
+
+
+async def test_a_reset_takes_waiting_frames_away():
+    track, _, _ = a_track()
+    track.put(frame(0, key=True))
+    track.put(frame(1))
+    track.drop_before(1)
+    track.put(frame(2, epoch=1))
+    track.put(frame(3, key=True, epoch=1))
+    assert (await track.recv()).pts == 3
+
+
+async def test_a_stopped_track_ends_its_sender_instead_of_hanging():
+    track, _, _ = a_track()
+    waiting = asyncio.create_task(track.recv())
+    await asyncio.sleep(0)
+    track.stop()
+    with pytest.raises(MediaStreamError):
+        await waiting
+
+
+# The stream of one session
+
+
+def chunk(life, epoch=0, index=None, frames=2):
+    pictures = np.stack([busy(life * frames + i, 32, 32) for i in range(frames)])
+    return ChunkOut(ID, epoch, life if index is None else index, life * frames, pictures, (), (0.0,), {}, None)
+
+
+@pytest.fixture
+async def stream():
+    feed = SessionFeed(FakeEngineService(), ID, 0, lambda reason: None)
+    executor = ThreadPoolExecutor(1)
+    made = VideoStream(feed, fps=20.0, chunk_frames=2, double_below=0, executor=executor)
+    made.feed = feed
+    yield made
+    for track in list(made._tracks):
+        made.remove_track(track)
+    executor.shutdown()
+
+
+def read(stream, on_sent=lambda frame: None):
+    """A track of the stream whose sender has begun to read."""
+    track = stream.add_track(on_sent)
+    track.reading = True
+    return track
+
+
+async def taken(track, count, within_s=2.0):
+    async with asyncio.timeout(within_s):
+        return [await track.recv() for _ in range(count)]
+
+
+async def test_pts_rise_by_frame_id_at_the_worlds_rate_across_resets(stream):
+    track = read(stream)
+    packets = []
+    for life, epoch in enumerate([0, 0, 1, 1]):
+        stream.feed.publish(chunk(life, epoch))
+        packets += await taken(track, 2)
+    assert [p.pts for p in packets] == [i * CLOCK_RATE // 20 for i in range(8)]
+    assert [is_keyframe(bytes(p)) for p in packets] == [True, False, False, False, True, False, False, False]
+
+
+async def test_two_peers_get_the_very_same_packets_encoded_once(stream):
+    first, second = read(stream), read(stream)
+    await asyncio.sleep(0)
+    stream.feed.publish(chunk(0))
+    a, b = await taken(first, 2), await taken(second, 2)
+    assert [bytes(p) for p in a] == [bytes(p) for p in b]
+    assert stream.encoded == 2
+
+
+async def test_nobody_watching_means_nothing_is_encoded(stream):
+    stream.feed.publish(chunk(0))
+    await asyncio.sleep(0.05)
+    assert stream.encoded == 0
+
+
+async def test_who_joins_late_sees_the_present_picture_at_once_even_while_paused(stream):
+    stream.feed.publish(chunk(0))
+    first = stream.add_track(lambda frame: None)
+    await taken(first, 2)
+    second = stream.add_track(lambda frame: None)
+    (packet,) = await taken(second, 1)
+    assert is_keyframe(bytes(packet))
+    stream.feed.publish(chunk(1))
+    assert (await taken(second, 1))[0].pts > packet.pts, "pts still rise"
+
+
+async def test_a_storm_of_keyframe_requests_costs_few_keyframes(stream):
+    track = read(stream)
+    stream.feed.publish(chunk(0))
+    await taken(track, 2)
+    before = stream.encoded
+    for _ in range(50):
+        stream.request_keyframe()
+        await asyncio.sleep(0.004)
+    assert 1 <= stream.encoded - before <= 3
+
+
+async def test_a_keyframe_is_sent_on_request_without_waiting_for_the_next_chunk(stream):
+    track = read(stream)
+    stream.feed.publish(chunk(0))
+    last = (await taken(track, 2))[-1]
+    stream.request_keyframe()
+    (again,) = await taken(track, 1, within_s=0.1)
+    assert is_keyframe(bytes(again))
+    assert last.pts < again.pts < CLOCK_RATE * 2 // 20, "between the last frame and the next"
+    stream.feed.publish(chunk(1))
+    assert [is_keyframe(bytes(p)) for p in await taken(track, 2)] == [False, False]
+
+
+async def test_the_first_frame_of_a_fresh_chunk_leaves_at_once_and_hurries_the_rest(stream):
+    """Frames within a chunk keep the world's pace, 50 ms here, unless the next chunk is there."""
+    track = read(stream)
+    await asyncio.sleep(0)
+    clock = asyncio.get_running_loop().time
+    stream.feed.publish(chunk(0))
+    began = clock()
+    await taken(track, 1)
+    at_once = clock() - began
+    await taken(track, 1)
+    paced = clock() - began
+    stream.feed.publish(chunk(1))
+    stream.feed.publish(chunk(2))
+    began = clock()
+    await taken(track, 3)
+    hurried = clock() - began
+    assert at_once < 0.04
+    assert paced > 0.045
+    assert hurried < 0.045
+
+
+async def test_a_slow_encoder_drops_whole_chunks_before_encoding_not_references_after(stream):
+    track = read(stream)
+    await asyncio.sleep(0)
+    for life in range(8):
+        stream.feed.publish(chunk(life))
+    packets = await taken(track, 4)
+    assert [p.pts for p in packets] == [i * CLOCK_RATE // 20 for i in (12, 13, 14, 15)]
+    assert track.dropped == 0
+    assert len(decoded([bytes(p) for p in packets])) == 4
+
+
+async def test_no_frame_of_the_old_epoch_leaves_after_a_reset(stream):
+    track = read(stream)
+    await asyncio.sleep(0)
+    stream.feed.publish(chunk(0))
+    await taken(track, 1)
+    stream.feed.begin_epoch(1)
+    stream.feed.publish(chunk(1, epoch=0))
+    stream.feed.publish(chunk(2, epoch=1, index=0))
+    packets = await taken(track, 2)
+    assert [p.pts for p in packets] == [4 * CLOCK_RATE // 20, 5 * CLOCK_RATE // 20]
+    assert is_keyframe(bytes(packets[0]))
+
+
+async def test_the_end_of_a_session_stops_its_tracks(stream):
+    track = read(stream)
+    await asyncio.sleep(0)
+    waiting = asyncio.create_task(track.recv())
+    await asyncio.sleep(0)
+    stream.feed.end("closed")
+    with pytest.raises(MediaStreamError):
+        await asyncio.wait_for(waiting, 1.0)
+
+
+async def test_an_encoder_that_fails_stops_the_tracks_and_is_logged(stream, caplog):
+    track = read(stream)
+    await asyncio.sleep(0)
+    bad = ChunkOut(ID, 0, 0, 0, np.zeros((1, 4, 4), np.uint8), (), (0.0,), {}, None)
+    stream.feed.publish(bad)
+    with pytest.raises(MediaStreamError):
+        await asyncio.wait_for(track.recv(), 1.0)
+    assert "the video of a session failed" in caplog.text
