@@ -1,11 +1,12 @@
-"""The tensors behind the page ids: un-roped keys and values of every layer, by page. It computes addresses and
-copies, no more.
+"""The tensors behind the page ids: keys and values of every layer, by page. It computes addresses and copies, no more.
 
-    layers[i]  (pages + 1, 2, H, P, D)     [:, 0] keys before RoPE, [:, 1] values
-                 ^ page `pages` is the blank page: zeros, never written, what padded slots read
+    keys[i], values[i]   (pages + 1 + scratch, H, P, D)
+                          ^ 0..pages-1: named in plans   pages: blank, zeros, read by padded slots   after it: scratch
 
-Who owns a page, and when it is free, is core's ledger; this file does not know. A page is read only after it was
-written: pages are not wiped between owners. H heads, P tokens of a page, D head width, N pages named.
+Heads come before tokens, so that one gather lays a row's pages out as one run of keys for each head. Who owns a
+page, and when it is free, is core's ledger; this file does not know. A page is read only after it was written: pages
+are not wiped between owners. Scratch pages hold what a row needs for itself alone and nobody will read. H heads, P
+tokens of a page, D head width.
 """
 
 from __future__ import annotations
@@ -43,42 +44,58 @@ class KvShape:
 
 
 class KvPool:
-    """KV memory of one replica (or of one stage: then `num_layers` counts its own blocks)."""
+    """KV memory of one replica (or of one stage: then `num_layers` counts its own blocks). `max_rows` rows a batch."""
 
-    def __init__(self, shape: KvShape, num_pages: int, dtype: torch.dtype, device: torch.device | str = "cpu") -> None:
+    def __init__(
+        self,
+        shape: KvShape,
+        num_pages: int,
+        dtype: torch.dtype,
+        *,
+        max_rows: int = 64,
+        device: torch.device | str = "cpu",
+    ) -> None:
         if num_pages < 1:
             raise ValueError(f"num_pages must be at least 1, got {num_pages}")
-        self.shape, self.num_pages = shape, num_pages
-        size = (num_pages + 1, 2, shape.num_heads, shape.page_tokens, shape.head_dim)
-        self._layers = [torch.zeros(size, dtype=dtype, device=device) for _ in range(shape.num_layers)]
+        self.shape, self.num_pages, self.max_rows = shape, num_pages, max_rows
+        total = num_pages + 1 + max_rows * shape.pages_per_chunk
+        size = (total, shape.num_heads, shape.page_tokens, shape.head_dim)
+        self._keys = [torch.zeros(size, dtype=dtype, device=device) for _ in range(shape.num_layers)]
+        self._values = [torch.zeros(size, dtype=dtype, device=device) for _ in range(shape.num_layers)]
 
     @property
     def blank_page(self) -> int:
         """Id of the page of zeros that pads ragged contexts."""
         return self.num_pages
 
+    def scratch_pages(self, row: int) -> range:
+        """Pages for the own KV of the row of this number, if nobody else will read it."""
+        if not 0 <= row < self.max_rows:
+            raise ValueError(f"row {row} of a batch is beyond the {self.max_rows} that this pool is made for")
+        begin = self.num_pages + 1 + row * self.shape.pages_per_chunk
+        return range(begin, begin + self.shape.pages_per_chunk)
+
     @property
     def dtype(self) -> torch.dtype:
-        return self._layers[0].dtype
+        return self._keys[0].dtype
 
     @property
     def device(self) -> torch.device:
-        return self._layers[0].device
+        return self._keys[0].device
 
-    def gather(self, layer: int, pages_N: Tensor, out: Tensor | None = None) -> Tensor:
-        """Return a copy of these pages, (N, 2, H, P, D), into `out` if given. Does not mutate the pool."""
-        pool = self._layers[layer]
-        if out is None:
-            return pool.index_select(0, pages_N)
-        return torch.index_select(pool, 0, pages_N, out=out)
-
-    def scatter(self, layer: int, pages_N: Tensor, keys_NHPD: Tensor, values_NHPD: Tensor) -> None:
+    def write(self, layer: int, pages_N: Tensor, keys_NHPD: Tensor, values_NHPD: Tensor) -> None:
         """Write keys and values to these pages. No page may be named twice; the caller keeps off the blank page."""
-        pool = self._layers[layer]
-        pool[:, 0].index_copy_(0, pages_N, keys_NHPD)
-        pool[:, 1].index_copy_(0, pages_N, values_NHPD)
+        self._keys[layer].index_copy_(0, pages_N, keys_NHPD)
+        self._values[layer].index_copy_(0, pages_N, values_NHPD)
+
+    def read(self, layer: int, heads_M: Tensor) -> tuple[Tensor, Tensor]:
+        """Return copies of keys and values (M, P, D), one for each index page * H + head. Does not mutate the pool."""
+        tokens = self.shape.page_tokens * self.shape.head_dim
+        found = (pool[layer].view(-1, tokens).index_select(0, heads_M) for pool in (self._keys, self._values))
+        keys, values = (x.view(-1, self.shape.page_tokens, self.shape.head_dim) for x in found)
+        return keys, values
 
     def check_integrity(self) -> None:
         """Raise AssertionError if the blank page is no longer blank."""
-        for index, pool in enumerate(self._layers):
-            assert not pool[self.num_pages].any(), f"layer {index} wrote to the blank page"
+        for index, pools in enumerate(zip(self._keys, self._values, strict=True)):
+            assert not any(pool[self.num_pages].any() for pool in pools), f"layer {index} wrote to the blank page"

@@ -26,19 +26,28 @@ def rope_table(num_frames: int, rows: int, columns: int, head_dim: int, theta: f
 
     A third of the frequencies (what is left over too) goes to frames, a third each to rows and columns.
     """
+    pairs = head_dim // 2
+    grid = torch.meshgrid(torch.arange(num_frames), torch.arange(rows), torch.arange(columns), indexing="ij")
+    parts = [
+        position[..., None].double() * frequency
+        for position, frequency in zip(grid, axis_frequencies(head_dim, theta), strict=True)
+    ]
+    angles = torch.cat(parts, dim=-1).reshape(num_frames, rows * columns, pairs)
+    angles = torch.cat((angles, angles), dim=-1)
+    return RopeTable(angles.cos().float(), angles.sin().float())
+
+
+def axis_frequencies(head_dim: int, theta: float = 100.0) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the angle that each pair turns by from one frame, row and column to the next, fp64; frame pairs come
+    first.
+    """
     if head_dim % 2:
         raise ValueError(f"head_dim must be even, got {head_dim}")
     pairs = head_dim // 2
     per_space = pairs // 3
     counts = (pairs - 2 * per_space, per_space, per_space)
-    grid = torch.meshgrid(torch.arange(num_frames), torch.arange(rows), torch.arange(columns), indexing="ij")
-    parts = []
-    for position, count in zip(grid, counts, strict=True):
-        frequency = theta ** (-torch.arange(count, dtype=torch.float64) / count)
-        parts.append(position[..., None].double() * frequency)
-    angles = torch.cat(parts, dim=-1).reshape(num_frames, rows * columns, pairs)
-    angles = torch.cat((angles, angles), dim=-1)
-    return RopeTable(angles.cos().float(), angles.sin().float())
+    frames, rows, columns = (theta ** (-torch.arange(count, dtype=torch.float64) / count) for count in counts)
+    return frames, rows, columns
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

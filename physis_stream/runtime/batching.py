@@ -61,14 +61,14 @@ class RowStacker:
             row.noise_key if noisy and not kept else None
             for row, noisy, kept in zip(rows, denoises, keeps, strict=True)
         ]
-        pages = [RowPages([page for chunk in row.context for page in chunk.pages], row.write) for row in rows]
+        pages = [_pages(row) for row in rows]
         return StackedRows(
             level_R=self._tensor(level + blank),
             told_R=self._tensor(told + blank),
             action_RA=self._actions(rows, len(blank)),
             noise_keys=(*keys, *(None for _ in blank)),
             keeps_noise_R=torch.tensor(keeps + [False] * len(blank), device=self._device) if any(keeps) else None,
-            pages=(*pages, *(RowPages((), ()) for _ in blank)),
+            pages=(*pages, *(RowPages() for _ in blank)),
         )
 
     def _tensor(self, numbers: Sequence[float]) -> Tensor:
@@ -78,3 +78,18 @@ class RowStacker:
         """Actions as the client sent them; a padding row gets the first row's."""
         action = [row.control.action for row in rows] + [rows[0].control.action] * padding
         return torch.tensor(action, dtype=torch.float32, device=self._device)
+
+
+def _pages(row: Row) -> RowPages:
+    """What a row reads and writes. Chunks whose distance in the view is not their distance in time are turned
+    (sinks).
+    """
+    left = row.chunk - row.position
+    sinks = [chunk for chunk in row.context if chunk.chunk - chunk.position != left]
+    return RowPages(
+        context=[page for chunk in row.context for page in chunk.pages],
+        write=row.write,
+        phase=row.chunk,
+        turned=sum(len(chunk.pages) for chunk in sinks),
+        turn=left,
+    )

@@ -47,7 +47,7 @@ class EngineLoop:
         )
         self.core = EngineCore(model.spec, limits)
         fixed_rows = config.fixed_rows if config.deterministic else 0
-        self.executor = Executor(model, self.core.num_pages(), clock, fixed_rows=fixed_rows)
+        self.executor = Executor(model, self.core.num_pages(), clock, fixed_rows=fixed_rows, max_rows=config.max_rows)
         self._trace = None if config.trace is None else TraceWriter(config.trace, config)
         self._calls = self.core if self._trace is None else RecordedCore(self.core, self._trace.write)
         self.desk = CallDesk(self._calls, model.spec, self._to_chunk)

@@ -90,15 +90,16 @@ class Executor:
         clock: Clock,
         *,
         fixed_rows: int = 0,
+        max_rows: int = 64,
         noise: NoiseSource | None = None,
     ) -> None:
         self._model, self._clock, self._fixed_rows = model, clock, fixed_rows
         self._noise = AddressedNoise() if noise is None else noise
         self._decoder = FrameDecoder(model.codec, model.readout)
-        self._rope = ChunkRope(model.rope, 1, model.kv.page_tokens, model.dtype)
+        self._rope = ChunkRope(1, *model.token_grid, model.kv.head_dim, model.dtype)
         self._progress: dict[ChunkKey, _Progress] = {}
         with torch.inference_mode():
-            self.pool = KvPool(model.kv, num_pages, model.dtype)
+            self.pool = KvPool(model.kv, num_pages, model.dtype, max_rows=fixed_rows or max_rows)
             self.store = SessionStore(model.latent_shape, self._decoder.fresh_state(), model.start_latent)
         self._stacker = RowStacker(model.levels, self.pool.device)
 

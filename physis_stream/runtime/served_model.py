@@ -17,7 +17,6 @@ from physis_stream.core.spec import ActionSpec, Combine, WorldSpec
 from physis_stream.models.denoise_step import Denoiser
 from physis_stream.models.kv_pool import KvShape
 from physis_stream.models.profile import WorldProfile
-from physis_stream.models.rope import RopeTable, rope_table
 from physis_stream.models.tiny.weights import LoadedWorld
 from physis_stream.runtime.batching import LevelTable
 from physis_stream.runtime.frame_decoder import Codec
@@ -26,8 +25,7 @@ from physis_stream.runtime.service import WorldInfo
 
 @dataclass(frozen=True)
 class ServedModel:
-    """A world ready to run. `rope` has a position for each chunk in view and the row itself; `starts` is (N, C, H,
-    W) fp32.
+    """A world ready to run. `token_grid` is rows and columns of a frame's tokens; `starts` is (N, C, H, W) fp32.
 
     `state_names` name the readouts in order; `reward_name` is the one among them that is the reward, or None.
     """
@@ -41,7 +39,7 @@ class ServedModel:
     reward_name: str | None
     levels: LevelTable
     kv: KvShape
-    rope: RopeTable
+    token_grid: tuple[int, int]
     dtype: torch.dtype
     starts: Tensor
 
@@ -101,7 +99,7 @@ def serve(loaded: LoadedWorld, *, discipline: str | None = None, commit: bool | 
         reward_name="reward" if "reward" in profile.readout.names else None,
         levels=LevelTable(profile.levels, profile.commit_level, profile.renoise),
         kv=kv,
-        rope=rope_table(rule.window + profile.sink + 1, *transformer.grid, head_dim),
+        token_grid=(transformer.grid[0], transformer.grid[1]),
         dtype=dtype,
         starts=loaded.starts.latents.float(),
     )
