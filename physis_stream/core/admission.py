@@ -67,6 +67,12 @@ class Admission:
             return None
         return f"realtime sessions would need {need:.0%} of real time, at most {self._bound():.0%} is allowed"
 
+    @property
+    def pulse_ns(self) -> int | None:
+        """The longest tick in which all rows of a chunk, and a wait, fit into its media time; None without realtime."""
+        pulses = [load.world.chunk_ns // (load.world.rows + 1) for load in self._loads.values() if load.realtime]
+        return min(pulses, default=None)
+
     def utilisation(self, extra_world: ServedWorld | None = None, extra: int = 0) -> float:
         """Predicted share of real time that realtime sessions need, with `extra` more of one world."""
         return sum(

@@ -123,7 +123,7 @@ class EngineCore:
         if roster.outstanding is not None:
             return None
         self._flow.wake(now_ns)
-        shape_key, items = self._scheduler.select(now_ns)
+        shape_key, items = self._scheduler.select(now_ns, self._admission.pulse_ns)
         if not items and not roster.ops:
             return None
         rows, decodes, going = [], [], []

@@ -15,6 +15,7 @@ import heapq
 from physis_stream.core.commands import Pace
 from physis_stream.core.cost_model import CostModel
 from physis_stream.core.ids import ChunkIndex, SessionId
+from physis_stream.core.pacing import Forecast
 from physis_stream.core.plan import Decode, Role, Row
 from physis_stream.core.roster import Roster
 from physis_stream.core.run_queue import WorkItem
@@ -76,9 +77,8 @@ class Flow:
                 WorkItem(session.id, chunk, 0, opens=True, decodes=self._decodes(session, 0), asked_ns=step.asked_ns),
             )
             return
-        open_ns = session.pacer.open_ns(
-            chunk, previous_ready=session.last_ready == chunk - 1, prior_ns=self.production_prior_ns(session)
-        )
+        previous_ready = session.last_ready == chunk - 1
+        open_ns = session.pacer.open_ns(chunk, previous_ready=previous_ready, forecast=self._forecast(session))
         if open_ns <= now_ns:
             self._push(session, self._opening(session, now_ns))
         else:
@@ -86,8 +86,7 @@ class Flow:
 
     def restart_clock(self, session: Session, now_ns: int) -> None:
         """Begin again after a pause: the next chunk may open now and is due as soon as it can be ready."""
-        prior_ns = self.production_prior_ns(session)
-        lead_ns = session.pacer.predicted_ns(prior_ns) + session.pacer.margin_ns
+        lead_ns = session.pacer.lead_ns(self._forecast(session))
         session.pacer.anchor(session.next_chunk, now_ns + lead_ns)
         session.last_ready = -1
         self.consider_opening(session, now_ns)
@@ -137,10 +136,10 @@ class Flow:
         decode = Decode(session.id, session.epoch, chunk, first=flight.primed) if item.decodes else None
         return row, decode
 
-    def production_prior_ns(self, session: Session) -> int:
-        """Predicted time from opening a chunk to its frames, by the cost model."""
+    def _forecast(self, session: Session) -> Forecast:
         shape = session.world.spec.shape_key
-        return session.world.num_steps * self._cost.tick_ns(shape) + self._decode_ns(shape)
+        tick_ns = self._cost.tick_ns(shape)
+        return Forecast(session.world.num_steps * tick_ns + self._decode_ns(shape), tick_ns)
 
     def _open(self, session: Session, item: WorkItem, now_ns: int) -> None:
         chunk = session.next_chunk

@@ -11,6 +11,16 @@ clock; all times are ns.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """What the cost model expects now: a chunk from its opening to its frames, and one tick of the device."""
+
+    production_ns: int
+    tick_ns: int
+
 
 class Pacer:
     """Due times and opening times of one realtime session."""
@@ -32,10 +42,12 @@ class Pacer:
         other._mean_ns, other._deviation_ns = self._mean_ns, self._deviation_ns
         return other
 
-    @property
-    def margin_ns(self) -> int:
-        """How long before its due time a chunk aims to be ready; at most one chunk."""
-        return min(max(2 * self._deviation_ns, self._least_margin_ns), self._chunk_ns)
+    def margin_ns(self, forecast: Forecast) -> int:
+        """How long before its due time a chunk aims to be ready; at most one chunk.
+
+        Four deviations as in RFC 6298, and never less than two ticks: others' work may just have begun, twice.
+        """
+        return min(max(4 * self._deviation_ns, 2 * forecast.tick_ns, self._least_margin_ns), self._chunk_ns)
 
     def anchor(self, chunk: int, due_ns: int) -> None:
         """Begin, or begin again after a pause: this chunk is due then."""
@@ -44,21 +56,23 @@ class Pacer:
     def due_ns(self, chunk: int) -> int:
         return self._anchor_ns + (chunk - self._anchor_chunk) * self._chunk_ns
 
-    def predicted_ns(self, prior_ns: int) -> int:
-        """Predicted time from openable to ready; `prior_ns` stands in until a chunk has been observed."""
-        return prior_ns if self._mean_ns is None else self._mean_ns
+    def lead_ns(self, forecast: Forecast) -> int:
+        """How long before it is due a chunk wants to open; the forecast stands in until one has been observed."""
+        return (forecast.production_ns if self._mean_ns is None else self._mean_ns) + self.margin_ns(forecast)
 
-    def open_ns(self, chunk: int, *, previous_ready: bool, prior_ns: int) -> int:
+    def open_ns(self, chunk: int, *, previous_ready: bool, forecast: Forecast) -> int:
         """The earliest moment to open this chunk."""
         due = self.due_ns(chunk)
-        open_ns = due - self.predicted_ns(prior_ns) - self.margin_ns
+        open_ns = due - self.lead_ns(forecast)
         if previous_ready:
-            open_ns = max(open_ns, due - self._chunk_ns - self.margin_ns)
+            open_ns = max(open_ns, due - self._chunk_ns - self.margin_ns(forecast))
         return open_ns
 
     def ready(self, chunk: int, asked_ns: int, now_ns: int) -> bool:
-        """Note that a chunk that could open at `asked_ns` is ready now; True if it is late, and then time starts anew
-        from it."""
+        """Note that a chunk that could open at `asked_ns` is ready now; True if it is late.
+
+        Time starts anew from a late chunk.
+        """
         self._observe(now_ns - asked_ns)
         late = now_ns > self.due_ns(chunk)
         if late:

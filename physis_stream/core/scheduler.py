@@ -5,8 +5,9 @@
     lockstep  rows without a deadline, oldest first
 
 Urgent rows fill the batch, which stops growing where its predicted time would make its most urgent row late: width is
-bounded by the deadline, not by memory. What room is left goes to late rows, then to lockstep. Each of those two lanes
-also earns credit while it waits, a share of the rows served, and spends it ahead of the urgent lane, so that no class
+bounded by the deadline, not by memory. What room is left goes to late rows, then to lockstep; lockstep rows fill a
+tick only so far that the rows of a realtime chunk still fit into its own media time. Each of those two lanes also
+earns credit while it waits, a share of the rows served, and spends it ahead of the urgent lane, so that no class
 starves. Shape buckets take turns by deficit round-robin over predicted time. Every item is pushed, moved at most
 once, and popped: O(log n).
 
@@ -64,6 +65,11 @@ class _Batch:
             return True
         return self.time_with(item) <= self.budget_ns
 
+    def tighten(self, budget_ns: int | None) -> None:
+        """From here on, the batch must end within this time as well."""
+        if budget_ns is not None:
+            self.budget_ns = budget_ns if self.budget_ns is None else min(self.budget_ns, budget_ns)
+
     def time_with(self, item: WorkItem) -> int:
         return self._cost.predict_ns(self._shape_key, len(self.items) + 1, self._decodes + item.decodes)
 
@@ -96,7 +102,7 @@ class _Bucket:
     def predicted_ns(self, cost: CostModel) -> int:
         return cost.predict_ns(self.shape_key, min(len(self), self._max_rows), 0)
 
-    def take(self, now_ns: int, cost: CostModel) -> list[WorkItem]:
+    def take(self, now_ns: int, cost: CostModel, pulse_ns: int | None) -> list[WorkItem]:
         """Make one batch; at least one row if there is one."""
         batch = _Batch(self.shape_key, cost, self._max_rows)
         self._set_budget(batch, now_ns, cost)
@@ -104,6 +110,7 @@ class _Bucket:
         late = self._drain(self._late.queue, batch, self._late.owed)
         self._drain_urgent(batch)
         late += self._drain(self._late.queue, batch)
+        batch.tighten(pulse_ns)
         lockstep += self._drain(self._lockstep.queue, batch)
         self._late.settle(late, len(batch.items))
         self._lockstep.settle(lockstep, len(batch.items))
@@ -163,12 +170,16 @@ class Scheduler:
         if item.live and item.lane is not None:
             item.lane.cancel(item)
 
-    def select(self, now_ns: int) -> tuple[str, list[WorkItem]]:
-        """Take the next batch out of the queues: its shape and rows, in order of service. Empty if nothing can run."""
+    def select(self, now_ns: int, pulse_ns: int | None = None) -> tuple[str, list[WorkItem]]:
+        """Take the next batch out of the queues: its shape and rows, in order of service. Empty if nothing can run.
+
+        `pulse_ns` is how long a tick may be filled up with lockstep rows, None where no realtime session would wait
+        for it.
+        """
         bucket = self._next_bucket()
         if bucket is None:
             return "", []
-        return bucket.shape_key, bucket.take(now_ns, self._cost)
+        return bucket.shape_key, bucket.take(now_ns, self._cost, pulse_ns)
 
     def _next_bucket(self) -> _Bucket | None:
         """Deficit round-robin: the first bucket in turn whose saved-up time covers its batch."""
