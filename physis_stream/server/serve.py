@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import socket
 from collections.abc import Callable
 
@@ -15,8 +16,14 @@ PING_INTERVAL_S = 1.5
 PING_TIMEOUT_S = 3.0
 
 
+def not_a_refused_upgrade(record: logging.LogRecord) -> bool:
+    """Drop the error that uvicorn logs after an upgrade that was refused with a whole response."""
+    return record.getMessage() != "ASGI callable returned without completing handshake."
+
+
 def uvicorn_config(service: EngineService, settings: ServerSettings) -> uvicorn.Config:
     """Return uvicorn's configuration: pings that notice a vanished socket within 5 s, no compression of pixels."""
+    logging.getLogger("uvicorn.error").addFilter(not_a_refused_upgrade)
     return uvicorn.Config(
         create_app(service, settings),
         host=settings.host,

@@ -185,6 +185,7 @@ class Peer:
         connection = RTCPeerConnection(RTCConfiguration(iceServers=servers))
         transceiver = connection.addTransceiver(self._track, direction="sendonly")
         transceiver.setCodecPreferences(vp8_codecs())
+        show_at_once(transceiver.sender)
         transceiver.sender._send_keyframe = self._video.request_keyframe
         self._origin = RtpOrigin(transceiver.sender)
         connection.on("datachannel", self._open_channel)
