@@ -33,6 +33,7 @@ from physis_stream.server.control_channel import ControlChannel, event_object
 from physis_stream.server.dialogue import Dialogue
 from physis_stream.server.json_text import to_json
 from physis_stream.server.limits import Limits
+from physis_stream.server.playout import show_at_once
 from physis_stream.server.problems import InvalidRequest
 from physis_stream.server.sessions import Attachment, ServedSession, SessionRegister
 from physis_stream.server.settings import ServerSettings
