@@ -1,6 +1,6 @@
 """Asks receivers to show each picture as soon as it is there: the playout-delay RTP header extension, 0 to 100 ms.
 
-Without it Chromium times frames by a render algorithm that keeps one frame more after any hiccup, so that a picture comes
+Without it Chromium times frames by a render algorithm that keeps one frame more after any hiccup, so that a picture is
 a whole chunk late at ten frames a second. With a minimum of 0 and a small maximum it uses its low-latency renderer (a
 maximum of 0 does not: then frames carry no time at all and come later still). aiortc does not know the extension: it is
 added to what is negotiated for video and to what each packet carries. Knows no session.
