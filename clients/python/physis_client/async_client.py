@@ -303,9 +303,13 @@ class AsyncSession:
             self._buffer.put(arrived.chunk)
             self._news.set()
 
-    def receive_event(self, happened: Happened, state: str) -> None:
-        self._state = state
+    def receive_state(self, state: str) -> None:
+        self._state = state if self._ended is None else "ended"
         self._admitted = self._admitted or state not in ("queued", "unknown")
+        self._news.set()
+
+    def receive_event(self, happened: Happened, state: str) -> None:
+        self.receive_state(state)
         if happened.kind == "ended":
             self._finish(str(happened.body.get("reason") or "closed"))
         self._news.set()
@@ -350,16 +354,20 @@ class AsyncSession:
         return self._buffer.waiting.popleft() if self._buffer.waiting else None
 
     async def _wait(self, look: Callable[[], T | None], timeout: float | None, what: str, *, patient: str = "") -> T:
-        """Wait until `look()` finds something; raise what ended the wait. No time runs in the state `patient`."""
+        """Wait until `look()` finds something; raise what ended the wait.
+
+        The time begins anew when the state `patient` is left.
+        """
         limit = self._client.timeout if timeout is None else timeout
         clock = asyncio.get_running_loop().time
-        deadline = clock() + limit
+        deadline, is_patient = clock() + limit, False
         while (found := look()) is None:
             if self._ended is not None:
                 raise SessionEnded(f"the session is over: {self._ended}", reason=self._ended)
             if self._failure is not None:
                 raise self._failure
-            if self._state == patient:
+            was_patient, is_patient = is_patient, self._state == patient
+            if was_patient or is_patient:
                 deadline = clock() + limit
             if clock() >= deadline:
                 raise Timeout(f"{what} took longer than {limit:g} s")
@@ -478,6 +486,7 @@ class _Link:
 
     async def _take(self, received: object) -> None:
         if isinstance(received, Answered):
+            self._session.receive_state(self._protocol.state)
             future = self._waiting.get(received.number)
             if future is None or future.done():
                 return

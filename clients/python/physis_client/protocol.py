@@ -68,7 +68,6 @@ class SessionProtocol:
 
     def __init__(self) -> None:
         self._next_request = 1
-        self._reset_requests: set[int] = set()
         self.epoch = 0
         self.state = "unknown"
         self.ended_reason: str | None = None
@@ -80,8 +79,6 @@ class SessionProtocol:
         """Return the number and the bytes of a request; the answer will carry the number."""
         number = self._next_request
         self._next_request += 1
-        if kind in ("reset", "restore"):
-            self._reset_requests.add(number)
         return number, wire.encode({"id": number, "type": kind, **fields})
 
     def ack(self, chunk: Chunk) -> bytes:
@@ -118,9 +115,9 @@ class SessionProtocol:
         error = None if ok else from_object(message.get("error"))
         if not isinstance(number, int):
             return Refused(error or PhysisError("the server answered a request that has no number"))
-        if ok and number in self._reset_requests:
-            self.epoch = max(self.epoch, status_from_message(message.get("session")).epoch)
-        self._reset_requests.discard(number)
+        if ok and "session" in message:
+            status = status_from_message(message["session"])
+            self.state, self.epoch = status.state, max(self.epoch, status.epoch)
         return Answered(number, message, error)
 
     def _happened(self, message: Body) -> Happened:

@@ -308,11 +308,14 @@ class Session:
                 self._buffer.put(arrived.chunk)
                 self._news.notify_all()
 
-    def receive_event(self, happened: Happened, state: str) -> None:
+    def receive_state(self, state: str) -> None:
         with self._news:
-            self._state = state
+            self._state = state if self._ended is None else "ended"
             self._admitted = self._admitted or state not in ("queued", "unknown")
             self._news.notify_all()
+
+    def receive_event(self, happened: Happened, state: str) -> None:
+        self.receive_state(state)
         if happened.kind == "ended":
             self._finish(str(happened.body.get("reason") or "closed"))
         with self._lock:
@@ -360,16 +363,20 @@ class Session:
         return self._buffer.waiting.popleft() if self._buffer.waiting else None
 
     def _wait(self, look: Callable[[], T | None], timeout: float | None, what: str, *, patient: str = "") -> T:
-        """Wait until `look()` finds something; raise what ended the wait. No time runs in the state `patient`."""
+        """Wait until `look()` finds something; raise what ended the wait.
+
+        The time begins anew when the state `patient` is left.
+        """
         limit = self._client.timeout if timeout is None else timeout
-        deadline = time.monotonic() + limit
+        deadline, is_patient = time.monotonic() + limit, False
         with self._news:
             while (found := look()) is None:
                 if self._ended is not None:
                     raise SessionEnded(f"the session is over: {self._ended}", reason=self._ended)
                 if self._failure is not None:
                     raise self._failure
-                if self._state == patient:
+                was_patient, is_patient = is_patient, self._state == patient
+                if was_patient or is_patient:
                     deadline = time.monotonic() + limit
                 if time.monotonic() >= deadline:
                     raise Timeout(f"{what} took longer than {limit:g} s")
@@ -399,9 +406,11 @@ class _Link:
         self._waiting: dict[int, Future[dict[str, Any]]] = {}
         self._lock = threading.Lock()
         self._lost: PhysisError | None = None
+        self._opened = contextlib.ExitStack()
         try:
             options = links.connect_options(address, session.token, timeout)
-            self._socket: ClientConnection = connect(links.socket_url(address, session.id), **options)
+            connecting = connect(links.socket_url(address, session.id), **options)
+            self._socket: ClientConnection = self._opened.enter_context(connecting)
         except Exception as error:
             raise links.connect_error(error, timeout) from error
         try:
@@ -412,7 +421,7 @@ class _Link:
             if not isinstance(greeting, Greeted):
                 raise Transport("the server did not greet")
         except Exception as error:
-            self._socket.close()
+            self._opened.close()
             raise (error if isinstance(error, PhysisError) else links.connect_error(error, timeout)) from error
         self.world, self.state = greeting.world, greeting.state
         self._thread = threading.Thread(target=self._read, name=f"physis {session.id[:8]}", daemon=True)
@@ -444,7 +453,7 @@ class _Link:
             self._waiting.pop(number, None)
 
     def close(self) -> None:
-        self._socket.close()
+        self._opened.close()
         if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join(timeout=3.0)
 
@@ -463,10 +472,11 @@ class _Link:
             future.set_exception(lost)
         self._session.receive_loss(lost, self)
         with contextlib.suppress(Exception):
-            self._socket.close()
+            self._opened.close()
 
     def _take(self, received: object) -> None:
         if isinstance(received, Answered):
+            self._session.receive_state(self._protocol.state)
             future = self._waiting.get(received.number)
             if future is None or future.done():
                 return
