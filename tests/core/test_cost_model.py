@@ -1,0 +1,96 @@
+"""What a tick will take: priors first, then what was seen."""
+
+from __future__ import annotations
+
+import pytest
+
+from physis_stream.core.cost_model import CostModel, CostPrior
+
+MS = 1_000_000
+PRIORS = {"toy": CostPrior(base_ns=2 * MS, row_ns=1 * MS, decode_ns=3 * MS)}
+
+
+def observe(
+    model: CostModel, rows: int, rows_ms: float, decodes: int = 0, decode_ms: float = 0.0, wall_ms: float = 0.0
+):
+    wall = wall_ms or rows_ms + decode_ms
+    model.observe(
+        "toy",
+        rows,
+        decodes,
+        rows_ns=round(rows_ms * MS),
+        decode_ns=round(decode_ms * MS),
+        wall_ns=round(wall * MS),
+    )
+
+
+def test_the_prior_speaks_until_something_was_seen():
+    model = CostModel(PRIORS)
+    assert model.predict_ns("toy", 4, 2) == (2 + 4 + 6) * MS
+    assert model.tick_ns("toy") == 3 * MS
+
+
+def test_an_unknown_shape_has_a_prior_as_well():
+    assert CostModel().predict_ns("other", 1, 0) > 0
+
+
+@pytest.mark.parametrize("width", [1, 2, 3, 5, 8, 11, 16, 24])
+def test_an_affine_device_is_predicted_within_a_tenth(width):
+    model = CostModel(PRIORS)
+    for _ in range(10):
+        for rows in (1, 2, 4, 7, 8, 13, 16, 20, 30):
+            observe(model, rows, 5 + 0.5 * rows)
+    assert model.predict_ns("toy", width, 0) == pytest.approx((5 + 0.5 * width) * MS, rel=0.1)
+
+
+def test_a_stepped_device_is_followed_by_width():
+    model = CostModel(PRIORS)
+    for _ in range(20):
+        observe(model, 4, 10)
+        observe(model, 16, 40)
+    assert model.predict_ns("toy", 4, 0) == 10 * MS
+    assert model.predict_ns("toy", 16, 0) == 40 * MS
+    assert 10 * MS < model.predict_ns("toy", 10, 0) < 40 * MS
+
+
+def test_wider_batches_than_were_seen_are_predicted_to_take_longer():
+    model = CostModel(PRIORS)
+    observe(model, 4, 10)
+    assert model.predict_ns("toy", 8, 0) > 10 * MS
+    observe(model, 8, 14)
+    assert model.predict_ns("toy", 16, 0) == pytest.approx(22 * MS, rel=0.01)
+
+
+def test_narrower_batches_than_were_seen_never_cost_less_than_their_share():
+    model = CostModel(PRIORS)
+    observe(model, 8, 8)
+    observe(model, 16, 24)
+    assert model.predict_ns("toy", 2, 0) >= 2 * MS
+
+
+def test_decodes_and_overhead_are_counted_apart():
+    model = CostModel(PRIORS)
+    observe(model, 2, 6, decodes=2, decode_ms=4, wall_ms=11)
+    assert model.predict_ns("toy", 2, 0) == 7 * MS
+    assert model.predict_ns("toy", 2, 3) == 13 * MS
+
+
+def test_a_device_that_slows_down_is_believed_after_a_few_ticks():
+    model = CostModel(PRIORS)
+    for _ in range(50):
+        observe(model, 4, 10)
+    for _ in range(12):
+        observe(model, 4, 30)
+    assert model.predict_ns("toy", 4, 0) > 27 * MS
+
+
+def test_ticks_without_rows_teach_nothing():
+    model = CostModel(PRIORS)
+    observe(model, 0, 99)
+    assert model.predict_ns("toy", 1, 0) == 3 * MS
+
+
+def test_shapes_are_learnt_apart():
+    model = CostModel(PRIORS)
+    observe(model, 1, 50)
+    assert model.predict_ns("wide", 1, 0) == CostModel().predict_ns("wide", 1, 0)
