@@ -111,7 +111,7 @@ def train_codec(
     codec, readout = build(recipe, config, shards)
     codec.to(memory_format=torch.channels_last)
     both = torch.nn.ModuleDict({"codec": codec, "readout": readout})
-    inner = ("encoder_down", "trunk", "decoder_up", "decoder_mid", "conv_down", "mid.")
+    inner = ("encoder_down", "trunk", "decoder_up", "decoder_mid", "conv_mid", "narrow", "mid.")
     groups = parameter_groups(both.named_parameters(), lambda name, p: p.ndim > 1 and any(key in name for key in inner))
     optimizer, average = MuonAdam(groups, config.learning_rate), Average(both, 500)
     table = rarity_table(_sample_frames(shards, 2000))
@@ -133,7 +133,7 @@ def train_codec(
         torch.nn.utils.clip_grad_norm_(both.parameters(), 1.0)
         optimizer.step()
         average.update(both)
-        report(step, {name: float(value) for name, value in losses.items()})
+        report(step, {name: float(value.detach()) for name, value in losses.items()})
         if time.monotonic() - saved_at > 120 or step + 1 == config.steps:
             saved_at = time.monotonic()
             content = {"both": both.state_dict(), "optimizer": optimizer.state_dict(), "average": average.values}

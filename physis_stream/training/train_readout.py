@@ -29,7 +29,7 @@ def train_readout(
     readout: TinyReadout, data: LatentSet, config: ReadoutTraining, report: Callable[[int, dict[str, float]], None]
 ) -> TinyReadout:
     """Train in place from the weights it has; returns it with averaged weights, in eval mode."""
-    inner = ("conv_down", "mid.")
+    inner = ("conv_mid", "narrow", "mid.")
     named = list(readout.named_parameters())
     groups = parameter_groups(named, lambda name, p: p.ndim > 1 and any(key in name for key in inner))
     optimizer, average = MuonAdam(groups, config.learning_rate), Average(readout, 200)
@@ -48,7 +48,7 @@ def train_readout(
         loss.backward()
         optimizer.step()
         average.update(readout)
-        report(step, {"readout": float(loss)})
+        report(step, {"readout": float(loss.detach())})
     average.copy_to(readout)
     readout.eval()
     return readout

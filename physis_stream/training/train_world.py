@@ -177,7 +177,7 @@ class WorldTrainer:
             channels, height, width, width=config.width, num_layers=config.num_layers, num_heads=config.num_heads,
             action_low=recipe.action_low, action_high=recipe.action_high,
         )  # fmt: skip
-        probe = StateProbe(config.width, self.transformer.tokens_per_row, readout.out.out_features)
+        probe = StateProbe(config.width, self.transformer.tokens_per_row, readout.num_targets)
         self.loss = WorldLoss(self.transformer, probe)
         self.run: Any = torch.compile(self.loss, dynamic=False) if compiled else self.loss
         groups = parameter_groups(self.loss.named_parameters(), is_matrix)

@@ -2,8 +2,9 @@
 
     latents (N, C, h, w) normalised, float    numbers (N, D) float, in the profile's units
 
-Angles are learned as sine and cosine and come out in radians, -pi..pi. A readout answers from a single frame and keeps
-no state; it costs a few tens of microseconds beside the decoder.
+Angles are learned as sine and cosine and come out in radians, -pi..pi. Every cell of the latent says what it takes each number
+to be and how sure it is; the answer is the mean weighted by that, plus a small term that sees all cells. Things that have a place
+are thus read where they are. A readout answers from a single frame and keeps no state.
 """
 
 from __future__ import annotations
@@ -29,23 +30,31 @@ class TinyReadout(ModelMixin, ConfigMixin):
         latent_height: int = 12,
         latent_width: int = 12,
         width: int = 64,
-        hidden: int = 256,
+        hidden: int = 128,
     ) -> None:
         super().__init__()
         self.angles = tuple(angles)
         self.plain = tuple(i for i in range(num_states) if i not in self.angles)
+        self.num_targets = len(self.plain) + 2 * len(self.angles)
         self.register_buffer("state_mean", torch.zeros(len(self.plain)))
         self.register_buffer("state_std", torch.ones(len(self.plain)))
         self.conv_in = nn.Conv2d(latent_channels, width, 3, padding=1)
-        self.conv_down = nn.Conv2d(width, width, 3, stride=2, padding=1)
+        self.place = nn.Parameter(0.1 * torch.randn(width, latent_height, latent_width))
+        self.conv_mid = nn.Conv2d(width, width, 3, padding=1)
+        self.conv_out = nn.Conv2d(width, 2 * self.num_targets, 1)
+        self.cell_value = nn.Parameter(torch.zeros(self.num_targets, latent_height, latent_width))
         cells = -(-latent_height // 2) * -(-latent_width // 2)
-        self.mid = nn.Linear(cells * width, hidden)
-        self.out = nn.Linear(hidden, len(self.plain) + 2 * len(self.angles))
+        self.narrow = nn.Conv2d(width, width // 4, 2, stride=2, padding=(latent_height % 2, latent_width % 2))
+        self.mid = nn.Linear(cells * (width // 4), hidden)
+        self.out = nn.Linear(hidden, self.num_targets)
 
     def predict(self, latents_NCHW: Tensor) -> Tensor:
         """Return normalised targets (N, plain + 2 x angles), as `targets` makes them."""
-        x = F.silu(self.conv_down(F.silu(self.conv_in(latents_NCHW))))
-        found: Tensor = self.out(F.silu(self.mid(x.flatten(1))))
+        x = F.silu(self.conv_in(latents_NCHW) + self.place)
+        x = F.silu(self.conv_mid(x))
+        value, sureness = self.conv_out(x).chunk(2, dim=1)
+        local = ((value + self.cell_value).flatten(2) * sureness.flatten(2).float().softmax(-1)).sum(-1)
+        found: Tensor = local + self.out(F.silu(self.mid(F.silu(self.narrow(x)).flatten(1))))
         return found
 
     def targets(self, states_ND: Tensor) -> Tensor:
