@@ -14,6 +14,9 @@ from dataclasses import dataclass
 _WEIGHT = 0.2
 """Share of a new observation in a running mean, once there are enough of them."""
 
+_MEMORY = 128
+"""Ticks of a shape after which a width that was not seen again is forgotten: the device may have changed meanwhile."""
+
 
 @dataclass(frozen=True, slots=True)
 class CostPrior:
@@ -38,10 +41,11 @@ class _Mean:
 
 @dataclass(slots=True)
 class _Point:
-    """Running means of the width and the time of the ticks in one bucket."""
+    """Running means of the width and the time of the ticks in one bucket, and the tick that was last seen in it."""
 
     rows: _Mean
     ns: _Mean
+    seen: int = 0
 
 
 class _Shape:
@@ -54,6 +58,17 @@ class _Shape:
         self.overhead = _Mean()
         self.tick = _Mean()
         self.memo: dict[int, int] = {}
+
+    def add_point(self, rows: int, rows_ns: int) -> None:
+        self.memo.clear()
+        point = self.points.setdefault(rows.bit_length(), _Point(_Mean(), _Mean()))
+        point.rows.add(rows)
+        point.ns.add(rows_ns)
+        point.seen = self.tick.count
+        if self.tick.count % _MEMORY == 0:
+            self.points = {
+                width: point for width, point in self.points.items() if self.tick.count - point.seen < _MEMORY
+            }
 
     def rows_ns(self, rows: int) -> int:
         cached = self.memo.get(rows)
@@ -111,13 +126,8 @@ class CostModel:
         if rows < 1:
             return
         shape = self._shape(shape_key)
-        point = shape.points.get(rows.bit_length())
-        if point is None:
-            point = shape.points[rows.bit_length()] = _Point(_Mean(), _Mean())
-        point.rows.add(rows)
-        point.ns.add(rows_ns)
+        shape.add_point(rows, rows_ns)
         if decodes:
             shape.decode.add(decode_ns / decodes)
         shape.overhead.add(max(0, wall_ns - rows_ns - decode_ns))
         shape.tick.add(wall_ns)
-        shape.memo.clear()

@@ -84,6 +84,15 @@ def test_a_device_that_slows_down_is_believed_after_a_few_ticks():
     assert model.predict_ns("toy", 4, 0) > 27 * MS
 
 
+def test_a_width_that_was_not_seen_for_long_is_forgotten_so_that_old_troubles_do_not_keep_sessions_out():
+    model = CostModel(PRIORS)
+    observe(model, 1, 50)
+    observe(model, 8, 400)
+    for _ in range(300):
+        observe(model, 1, 2)
+    assert model.predict_ns("toy", 8, 0) < 20 * MS
+
+
 def test_ticks_without_rows_teach_nothing():
     model = CostModel(PRIORS)
     observe(model, 0, 99)
