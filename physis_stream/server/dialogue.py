@@ -6,7 +6,6 @@ Requests run in order, so that an action before a reset stays before it. Knows n
 from __future__ import annotations
 
 import logging
-import secrets
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import asdict
 from typing import Any
@@ -168,8 +167,8 @@ class Dialogue:
 
 
 async def reset(register: SessionRegister, session: ServedSession, seed: int | None) -> Body:
-    """Begin a new epoch; without a seed the server draws one. Nothing of the old epoch comes out after the answer."""
-    chosen = secrets.randbelow(2**31) if seed is None else seed
+    """Begin a new epoch, from this seed or the last one. Nothing of the old epoch comes out after the answer."""
+    chosen = session.seed if seed is None else seed
     status = await register.ask(register.service.reset(session.id, chosen))
     session.seed = chosen
     session.feed.begin_epoch(status.epoch)

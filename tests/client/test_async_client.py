@@ -54,10 +54,10 @@ async def test_lockstep_steps_forks_snapshots_and_resets(here):
         twin, two = await session.fork(), await session.fork(2)
         assert len(two) == 2
         assert (await twin.step([-1.0, -1.0])).state["x"] < (await session.step([1.0, 1.0])).state["x"]
-        assert (await session.restore(mark)).epoch == 1
+        await session.restore(mark)
         assert ((await session.step([1.0, 1.0])).frames == one.frames).all()
-        assert (await session.reset(seed=9)).seed == 9
-        first = await session.observe()
+        first = await session.reset(seed=9)
+        assert session.chunk is first
         assert (first.index, first.state["x"]) == (0, pytest.approx(start_of(9)[0]))
 
 
@@ -194,6 +194,15 @@ async def test_a_session_is_taken_up_by_id_and_token(here):
             await other.session("0" * 32, "x")
 
 
+async def test_an_abandoned_session_can_be_taken_up_again(here):
+    _, client = here
+    session = await client.open_session(WORLD)
+    await session.abandon()
+    again = await client.session(session.id, session.token)
+    assert (await again.step([0.0, 0.0])).index == 1
+    assert (await client.stats())["sessions"] == 1
+
+
 async def test_a_slow_call_is_a_timeout_and_the_session_goes_on(here):
     engine, client = here
     session = await client.open_session(WORLD)
@@ -281,7 +290,8 @@ def test_the_two_clients_have_the_same_names_and_arguments(blocking, asynchronou
 def test_the_public_names_are_these():
     assert set(physis_client.__all__) == {
         "AsyncClient", "AsyncSession", "Capacity", "Chunk", "Client", "Frame", "InvalidAction", "InvalidState",
-        "NotFound", "PhysisError", "Session", "SessionEnded", "SessionStatus", "Timeout", "TooLarge", "Transport", "Unauthorized",
+        "NotFound", "PhysisError", "Session", "SessionEnded", "SessionStatus", "Timeout", "TooLarge", "Transport",
+        "Unauthorized",
         "VersionMismatch", "World",
     }  # fmt: skip
     families = [getattr(physis_client, name) for name in physis_client.__all__]

@@ -91,8 +91,9 @@ def test_a_snapshot_is_restored(client):
     with client.open_session(WORLD, seed=1) as session:
         mark = session.snapshot()
         one = session.step([1.0, 1.0])
-        assert session.restore(mark).epoch == 1
+        session.restore(mark)
         again = session.step([1.0, 1.0])
+        assert again.epoch == 1
         assert (again.frames == one.frames).all()
         with pytest.raises(NotFound):
             session.restore("0" * 32)
@@ -101,13 +102,12 @@ def test_a_snapshot_is_restored(client):
 def test_reset_begins_again_from_the_seed(client):
     with client.open_session(WORLD, seed=1) as session:
         session.step([1.0, 1.0])
-        status = session.reset(seed=9)
-        assert (status.epoch, session.seed) == (1, 9)
-        first = session.observe()
-        assert (first.epoch, first.index) == (1, 0)
+        first = session.reset(seed=9)
+        assert (first.epoch, first.index, session.seed) == (1, 0, 9)
         assert (first.state["x"], first.state["y"]) == pytest.approx(start_of(9))
-        session.reset()
-        assert session.seed is not None
+        assert session.chunk is first
+        session.step([1.0, 1.0])
+        assert (session.reset().frames == first.frames).all(), "without a seed from the last one"
 
 
 def test_step_many_is_one_call_in_order(client, engine):
@@ -314,6 +314,27 @@ def test_the_queue_is_waited_for_and_refused_on_wish(server, engine, client):
     with pytest.raises(Timeout):
         client.open_session(WORLD, queue_timeout=0.3)
     assert engine.live_sessions() == [second.id], "who gave up waiting waits no more"
+
+
+def test_an_abandoned_session_can_be_taken_up_again(client, server, engine):
+    session = client.open_session(WORLD, seed=1)
+    session.step([0.0, 0.0])
+    session.abandon()
+    session.abandon()
+    with pytest.raises(SessionEnded, match="abandoned"):
+        session.step([0.0, 0.0])
+    again = client.session(session.id, session.token)
+    assert again.step([0.0, 0.0]).index == 2
+    again.abandon()
+    deadline = time.monotonic() + 3.0
+    while engine.live_sessions() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert engine.live_sessions() == [], "nobody took it up"
+
+
+def test_stats_are_the_engines_facts(client):
+    client.open_session(WORLD)
+    assert client.stats()["sessions"] == 1
 
 
 # Failures

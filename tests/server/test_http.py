@@ -91,8 +91,8 @@ async def test_reset_begins_a_new_epoch_from_the_seed(api):
     answer = (await api.ask(session, "/reset", json={"seed": 5})).json()
     assert (answer["epoch"], answer["seed"]) == (1, 5)
     assert api.service.place_of(session["id"]) == start_of(5)
-    drawn = (await api.ask(session, "/reset")).json()
-    assert drawn["epoch"] == 2
+    again = (await api.ask(session, "/reset")).json()
+    assert (again["epoch"], again["seed"]) == (2, 5), "without a seed from the last one"
 
 
 async def test_pause_and_resume_move_a_realtime_session(api):

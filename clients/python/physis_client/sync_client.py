@@ -55,7 +55,7 @@ class Client:
         wait: bool = True,
         queue_timeout: float = 60.0,
     ) -> Session:
-        """Open a session and wait until it is admitted; Timeout after `queue_timeout` in the queue.
+        """Open a session and wait for its first chunk (`session.chunk`); Timeout after `queue_timeout` in the queue.
 
         `image` is uint8 (H, W, 3) of the world's size to start from. With `wait=False` a full server raises Capacity.
         """
@@ -63,6 +63,7 @@ class Client:
         session = self._adopt(http_calls.read_session(self.send(call)), None)
         try:
             session.wait_admitted(queue_timeout)
+            session.observe()
         except BaseException:
             session.close()
             raise
@@ -79,6 +80,10 @@ class Client:
             reason = status.ended_reason or "closed"
             raise SessionEnded(f"the session is over: {reason}", reason=reason)
         return self._adopt(status, token)
+
+    def stats(self) -> dict[str, Any]:
+        """Return the engine's present facts, by the names of docs/protocol.md."""
+        return http_calls.read_json(self.send(http_calls.json_call("GET", "/v1/stats", self.address.token)))
 
     def step_many(self, sessions: Sequence[Session], actions: Sequence[Any]) -> list[Chunk]:
         """Step lockstep sessions in one batched call; a bad action refuses the call before any session moves."""
@@ -220,6 +225,11 @@ class Session:
         return self._connected(None).world
 
     @property
+    def chunk(self) -> Chunk | None:
+        """The newest chunk that arrived; after opening and after a reset that is chunk 0, the start."""
+        return self._buffer.newest
+
+    @property
     def state(self) -> str:
         """The last state that the server told."""
         return self._state
@@ -229,14 +239,14 @@ class Session:
         call = http_calls.json_call("GET", http_calls.session_path(self.id), self.token)
         return http_calls.read_session(self._client.send(call))
 
-    def reset(self, seed: int | None = None, *, timeout: float | None = None) -> SessionStatus:
-        """Begin a new epoch; nothing of the old one comes after. Without a seed the server draws one."""
-        answer = self._ask("reset", {} if seed is None else {"seed": seed}, timeout)
-        return self._new_epoch(answer)
+    def reset(self, seed: int | None = None, *, timeout: float | None = None) -> Chunk:
+        """Begin a new epoch, from this seed or the last one, and return its first chunk. Nothing older comes after."""
+        self._new_epoch(self._ask("reset", {} if seed is None else {"seed": seed}, timeout))
+        return self.observe(timeout=timeout)
 
-    def restore(self, snapshot: str, *, timeout: float | None = None) -> SessionStatus:
-        """Put the session back to a snapshot."""
-        return self._new_epoch(self._ask("restore", {"snapshot": snapshot}, timeout))
+    def restore(self, snapshot: str, *, timeout: float | None = None) -> None:
+        """Return to a snapshot; begins a new epoch. The next chunk continues from there."""
+        self._new_epoch(self._ask("restore", {"snapshot": snapshot}, timeout))
 
     def snapshot(self) -> str:
         """Keep the present state and return its id."""
@@ -263,6 +273,15 @@ class Session:
             if self._caller is None:
                 self._caller = threading.Thread(target=self._call_back, name="physis callbacks", daemon=True)
                 self._caller.start()
+
+    def abandon(self) -> None:
+        """Let go of the connection without ending the session: for 12 s it can be taken up again by id and token."""
+        self._client.forget(self)
+        self._finish("abandoned")
+        link, self._link = self._link, None
+        if link is not None:
+            link.close()
+        self._calls.put(None)
 
     def close(self) -> None:
         """End the session; idempotent. A server that cannot be reached ends it by itself within 20 s."""
@@ -352,12 +371,11 @@ class Session:
                 link.start()
             return self._link
 
-    def _new_epoch(self, answer: dict[str, Any]) -> SessionStatus:
+    def _new_epoch(self, answer: dict[str, Any]) -> None:
         status = status_from_message(answer.get("session"))
         self.seed = status.seed
         with self._news:
             self._buffer.begin_epoch(status.epoch)
-        return status
 
     def _take_chunk(self) -> Chunk | None:
         return self._buffer.waiting.popleft() if self._buffer.waiting else None
