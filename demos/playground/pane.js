@@ -210,6 +210,7 @@ export class Pane {
 
   #connectionMoved({ connection, reason }) {
     if (connection === "connecting" && this.#waiting !== "Branching") this.#wait(words.connecting(), "Connecting");
+    if (connection === "reconnecting" || connection === "closed") delete this.#parts.stage.dataset.live;
     if (connection === "reconnecting") this.#wait(words.reconnecting(reason), "Reconnecting");
     if (connection === "connected") {
       this.#waiting = null;
@@ -246,10 +247,21 @@ export class Pane {
 
   #frameShown(frame) {
     this.meters.frame(frame);
+    this.#keepStill();
     if (this.#parts.stage.dataset.live === undefined) {
       this.#parts.stage.dataset.live = "";
       this.#refresh();
     }
+  }
+
+  /** Keep a copy of the picture: it stays when the connection, and the video with it, goes. */
+  #keepStill() {
+    const { video, still } = this.#parts;
+    if (still.width !== video.videoWidth || still.height !== video.videoHeight) {
+      still.width = video.videoWidth;
+      still.height = video.videoHeight;
+    }
+    still.getContext("2d").drawImage(video, 0, 0);
   }
 
   #refuse(error, generation) {
@@ -321,6 +333,7 @@ export class Pane {
     this.#steering?.dispose();
     this.#steering = null;
     delete stage.dataset.live;
+    Object.assign(this.#parts.still, { width: 2, height: 2 });
     if (this.#world === null) return;
     stage.style.aspectRatio = `${this.#world.width} / ${this.#world.height}`;
     this.#steering = steeringFor(this.#world, this.#parts, (action) => this.#act(action));

@@ -81,7 +81,7 @@ export class Rail {
       else if (index < sessions) dot.className = "taken";
       return dot;
     });
-    const subject = sessions === 1 ? "One session has it alone" : `${sessions} sessions share it`;
+    const subject = sessions === 0 ? "Nobody uses it now" : sessions === 1 ? "One session has it alone" : `${sessions} sessions share it`;
     const text = `${subject}${places ? `, ${places} places` : ""}`;
     this.#by("seats").replaceChildren(...dots);
     this.#by("seats").setAttribute("aria-label", text);
