@@ -77,7 +77,7 @@ class Dialogue:
             if type(number) is not int:
                 raise InvalidRequest("a request has a whole number as id")
             if (wait_s := self._session.controls.take(self._register.now())) is not None:
-                raise RateLimited("too many requests", retry_after_s=round(wait_s, 3))
+                raise RateLimited("too many requests", retry_after_s=wait_s)
             return {**answer, "ok": True, **await self._call(request)}
         except Exception as error:
             return {**answer, "ok": False, "error": error_object(error, request_id)}

@@ -135,7 +135,7 @@ class Routes:
         model = fields.text(body, "model", most=128)
         self._server.authority.admit(request, model)
         if (wait_s := self._server.opens.take(self._register.now())) is not None:
-            raise RateLimited("too many sessions are being opened", retry_after_s=round(wait_s, 3))
+            raise RateLimited("too many sessions are being opened", retry_after_s=wait_s)
         world = self._register.world(model)
         seed = fields.seed(body)
         mode = fields.one_of(body, "mode", ("realtime", "lockstep"), "realtime")

@@ -53,7 +53,7 @@ class Peers:
     async def make(self, session: ServedSession, sdp: str, *, viewer: bool = False) -> tuple[Peer, str]:
         """Return a new peer of the session and its answer to the offer."""
         if (wait_s := session.offers.take(self._register.now())) is not None:
-            raise RateLimited("too many offers", retry_after_s=round(wait_s, 3))
+            raise RateLimited("too many offers", retry_after_s=wait_s)
         limits = self._settings.limits
         offer = checked_offer(sdp, limits)
         most = limits.viewers_per_session if viewer else limits.peers_per_session

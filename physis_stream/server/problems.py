@@ -7,6 +7,7 @@ leaves.
 from __future__ import annotations
 
 import logging
+import math
 import secrets
 from collections.abc import Mapping
 from typing import Any
@@ -71,6 +72,9 @@ class RateLimited(PhysisError):
 
     default_code = "capacity"
     status = 429
+
+    def __init__(self, message: str, *, retry_after_s: float) -> None:
+        super().__init__(message, retry_after_s=math.ceil(retry_after_s * 1000) / 1000)
 
 
 def new_request_id() -> str:

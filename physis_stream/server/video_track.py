@@ -32,13 +32,13 @@ REFRESH_TICKS = 90
 
 @dataclass(frozen=True, slots=True)
 class EncodedFrame:
-    """One compressed picture. `pts` in 90 kHz ticks; `head` is the chunk that begins or is repeated here, if any."""
+    """One compressed picture. `pts` in 90 kHz ticks; `chunk` is what it is part of."""
 
     payload: bytes
     pts: int
     epoch: int
     keyframe: bool
-    head: ChunkOut | None
+    chunk: ChunkOut
 
 
 class EncodedTrack(MediaStreamTrack):
@@ -185,7 +185,7 @@ class VideoStream:
                 return
             self._newest = (chunk, offset)
             if self._watched:
-                await self._encode(encoder, chunk, offset, self._last_pts + 1, chunk if offset == 0 else None)
+                await self._encode(encoder, chunk, offset, self._last_pts + 1)
 
     async def _repeat(self, encoder: VideoEncoder, chunk: ChunkOut, offset: int) -> None:
         """Send the present picture again, whole: somebody joined or lost it. A storm of such requests is spaced out."""
@@ -193,11 +193,9 @@ class VideoStream:
         if chunk.epoch < self._feed.epoch or not self._watched or now - self._repeated_s < REFRESH_S:
             return
         self._repeated_s = now
-        await self._encode(encoder, chunk, offset, self._last_pts + REFRESH_TICKS, chunk)
+        await self._encode(encoder, chunk, offset, self._last_pts + REFRESH_TICKS)
 
-    async def _encode(
-        self, encoder: VideoEncoder, chunk: ChunkOut, offset: int, at_least: int, head: ChunkOut | None
-    ) -> None:
+    async def _encode(self, encoder: VideoEncoder, chunk: ChunkOut, offset: int, at_least: int) -> None:
         """Encode one frame at its own pts, or at `at_least` if that has passed, and hand it to all tracks."""
         pts = max(round((chunk.first_frame_id + offset) * CLOCK_RATE / self._fps), at_least)
         keyframe, self._key_wanted = self._key_wanted or chunk.epoch != self._last_epoch, False
@@ -209,7 +207,7 @@ class VideoStream:
         if chunk.epoch < self._feed.epoch:
             self._key_wanted = True
             return
-        frame = EncodedFrame(payload, pts, chunk.epoch, keyframe, head)
+        frame = EncodedFrame(payload, pts, chunk.epoch, keyframe, chunk)
         for track in self._tracks:
             track.put(frame)
 

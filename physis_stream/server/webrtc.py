@@ -247,9 +247,9 @@ class Peer:
 
     def _frame_sent(self, frame: EncodedFrame) -> None:
         stamp = self._origin.timestamp(frame)
-        if frame.head is not None and frame.head is not self._told:
-            self._told = frame.head
-            self._untold.append(to_json(self._telemetry(frame.head, stamp)))
+        if frame.chunk is not self._told:
+            self._told = frame.chunk
+            self._untold.append(to_json(self._telemetry(frame.chunk, stamp)))
             self._tell_telemetry()
 
     def _tell_telemetry(self) -> None:

@@ -101,7 +101,7 @@ def test_a_world_that_changes_its_size_starts_over_with_a_keyframe():
 
 
 def frame(pts, *, key=False, epoch=0):
-    return EncodedFrame(b"x", pts, epoch, key, None)
+    return EncodedFrame(b"x", pts, epoch, key, chunk(0))
 
 
 def a_track(capacity=4):
