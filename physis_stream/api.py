@@ -33,6 +33,7 @@ from physis_stream.runtime.clock import Clock, RealClock
 from physis_stream.runtime.engine_config import EngineConfig
 from physis_stream.runtime.engine_loop import EngineLoop
 from physis_stream.runtime.messages import Answer, Ask, AskChunks, AskCommand, AskStats, AskStatus, AskSteps, StepItem
+from physis_stream.runtime.process_tuning import keep_memory
 from physis_stream.runtime.served_model import serve
 from physis_stream.runtime.service import ChunkOut, EngineStats, Frames, Notice, SessionStatus, WorldInfo
 from physis_stream.worlds import LoadedWorld, load_world
@@ -73,6 +74,7 @@ class Engine:
             dtype=dtype,
             trace=None if trace is None else str(trace),
         )
+        keep_memory()
         if threads is not None:
             torch.set_num_threads(threads)
         loaded = world if isinstance(world, LoadedWorld) else load_world(world, config.torch_dtype)

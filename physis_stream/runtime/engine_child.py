@@ -22,6 +22,7 @@ from physis_stream.runtime.engine_driver import drive
 from physis_stream.runtime.frame_ring import FrameRing
 from physis_stream.runtime.inbox import Inbox
 from physis_stream.runtime.messages import Reply
+from physis_stream.runtime.process_tuning import calm_threads, keep_memory
 from physis_stream.runtime.service import WorldInfo
 
 GRACE_S = 5.0
@@ -63,20 +64,11 @@ def build_default(config: EngineConfig, clock: Clock) -> Any:
     return build_engine(config, clock)
 
 
-def calm_threads(threads: int) -> None:
-    """Let OpenMP threads sleep at barriers instead of spinning: two processes that spin on the same cores starve
-    each other.
-    """
-    os.environ["OMP_NUM_THREADS"] = str(threads)
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    os.environ.setdefault("GOMP_SPINCOUNT", "0")
-    os.environ.setdefault("KMP_BLOCKTIME", "0")
-
-
 def run_child(pipe: Connection, config: EngineConfig, build: Builder) -> None:
     """Entry point of the child process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     calm_threads(config.num_threads)
+    keep_memory()
     clock = RealClock()
     try:
         engine = build(config, clock)

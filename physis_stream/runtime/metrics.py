@@ -60,11 +60,16 @@ class EngineMetrics:
     """
 
     def __init__(self, recent: int = 512) -> None:
+        self._recent = recent
+        self.begin()
+
+    def begin(self) -> None:
+        """Forget everything: what is counted begins now."""
         self.ticks = 0
         self.rows = 0
         self.late_chunks = 0
-        self._wall, self._model, self._width = Ring(recent), Ring(recent), Ring(recent)
-        self._intervals = Ring(recent)
+        self._wall, self._model, self._width = (Ring(self._recent) for _ in range(3))
+        self._intervals = Ring(self._recent)
         self._last: dict[SessionId, tuple[int, int]] = {}
 
     def tick(self, times: TickTimes) -> None:
