@@ -60,11 +60,6 @@ export class Meters {
     this.#last = null;
   }
 
-  /** When the last frame was shown; null before the first. */
-  get lastShownMs() {
-    return this.#shown.at(-1) ?? null;
-  }
-
   /** Frames shown a second; null with fewer than two in the window. */
   fps(nowMs) {
     const recent = this.#shown.filter((timeMs) => timeMs >= nowMs - FPS_WINDOW_MS);

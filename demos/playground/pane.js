@@ -28,6 +28,7 @@ export class Pane {
   #waiting = null;
   #steered = false;
   #origin = null;
+  #chunkAtMs = null;
   #seed;
 
   /**
@@ -65,10 +66,9 @@ export class Pane {
     return this.#parts.letter.textContent;
   }
 
-  /** Whether frames should be coming and are not. */
+  /** Whether chunks should be coming and are not; pictures alone prove nothing, a server repeats the last one on request. */
   get stalled() {
-    const last = this.meters.lastShownMs;
-    return this.session?.state === "streaming" && last !== null && performance.now() - last > STALL_MS;
+    return this.session?.state === "streaming" && this.#chunkAtMs !== null && performance.now() - this.#chunkAtMs > STALL_MS;
   }
 
   get link() {
@@ -185,6 +185,7 @@ export class Pane {
 
   async #follow(session, generation) {
     this.session = session;
+    this.#chunkAtMs = null;
     this.meters.interrupt();
     const hear = (type, hearer) =>
       session.addEventListener(type, (event) => {
@@ -233,6 +234,7 @@ export class Pane {
   }
 
   #telemetryCame(telemetry) {
+    this.#chunkAtMs = performance.now();
     this.#readouts?.show(telemetry);
     if (this.#waiting !== "Engine down") return;
     this.#waiting = null;
@@ -240,6 +242,7 @@ export class Pane {
   }
 
   #stateMoved() {
+    if (this.#chunkAtMs !== null) this.#chunkAtMs = performance.now();
     if (this.session?.state === "failed") this.#veil.show(words.failed());
     else if (this.#waiting === null && this.session?.connection === "connected") this.#veil.hide();
     this.#refresh();

@@ -92,7 +92,7 @@ FOCUS_JS = """
 }
 """
 UNNAMED_JS = """
-() => [...document.querySelectorAll("button, input, [role], canvas")].filter((element) => {
+() => [...document.querySelectorAll("button, input, [role], canvas:not([aria-hidden])")].filter((element) => {
   const label = element.getAttribute("aria-label") || element.textContent.trim()
     || element.labels?.[0]?.textContent.trim() || element.getAttribute("aria-labelledby");
   return element.getBoundingClientRect().width > 0 && !label;
