@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from av.video.codeccontext import VideoCodecContext
 from av.video.frame import PictureType
+from av.video.reformatter import Interpolation
 
 CLOCK_RATE = 90_000
 TIME_BASE = Fraction(1, CLOCK_RATE)
@@ -25,7 +26,8 @@ Picture = npt.NDArray[np.uint8]
 def fit(rgb: Picture, double_below: int) -> Picture:
     """Return the picture with even sides, doubled if a side is under `double_below`.
 
-    VP8 halves the colour resolution: doubling a tiny picture keeps its colours as sharp as its shapes. Odd sides repeat
+    VP8 halves the colour resolution: doubling a tiny picture keeps its colours as sharp as its shapes, exactly so
+    because colour is then averaged over the four copies of one pixel. Odd sides repeat
     their last row or column.
     """
     height, width = rgb.shape[:2]
@@ -50,7 +52,9 @@ class VideoEncoder:
         height, width = picture.shape[:2]
         if self._codec is None or (self._codec.width, self._codec.height) != (width, height):
             self._codec = self._open(width, height)
-        frame = av.VideoFrame.from_ndarray(picture, format="rgb24").reformat(format="yuv420p")
+        frame = av.VideoFrame.from_ndarray(picture, format="rgb24").reformat(
+            format="yuv420p", interpolation=Interpolation.AREA
+        )
         frame.pts = pts
         frame.time_base = TIME_BASE
         frame.pict_type = PictureType.I if keyframe else PictureType.NONE

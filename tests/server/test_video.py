@@ -43,7 +43,7 @@ def test_a_tiny_world_arrives_crisp_from_the_first_picture_on():
     payloads = [encoder.encode(p, 9000 * i, keyframe=False) for i, p in enumerate(pictures)]
     shown = [picture[::2, ::2] for picture in decoded(payloads)]
     assert len(shown) == 30, "one packet a picture, no look-ahead"
-    assert min(psnr(a, b) for a, b in zip(pictures, shown, strict=True)) > 36.0
+    assert min(psnr(a, b) for a, b in zip(pictures, shown, strict=True)) > 50.0
     assert sum(map(len, payloads)) * 8 * 10 / 30 < 500_000, "bits a second"
 
 
@@ -51,7 +51,7 @@ def test_doubling_keeps_colour_edges_that_plain_vp8_blurs():
     picture = busy(0)
     doubled = decoded([VideoEncoder(10.0, 128).encode(picture, 0, keyframe=True)])[0][::2, ::2]
     plain = decoded([VideoEncoder(10.0, 0).encode(picture, 0, keyframe=True)])[0]
-    assert psnr(picture, doubled) > psnr(picture, plain) + 3.0
+    assert psnr(picture, doubled) > psnr(picture, plain) + 10.0
 
 
 @pytest.mark.parametrize(
