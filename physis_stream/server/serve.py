@@ -12,8 +12,13 @@ from physis_stream.runtime.service import EngineService
 from physis_stream.server.app import create_app
 from physis_stream.server.settings import ConfigurationError, ServerSettings
 
+log = logging.getLogger("physis_stream.server")
 PING_INTERVAL_S = 1.5
 PING_TIMEOUT_S = 3.0
+
+
+class StartFailed(RuntimeError):
+    """The engine behind the server did not start."""
 
 
 def not_a_refused_upgrade(record: logging.LogRecord) -> bool:
@@ -63,12 +68,32 @@ def url_of(settings: ServerSettings, port: int) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
+class AnnouncingServer(uvicorn.Server):
+    """Says where it serves once it does: when the engine has started and the socket listens."""
+
+    def __init__(self, config: uvicorn.Config, announce: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._announce = announce
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets=sockets)
+        if self.started:
+            self._announce()
+
+
 def run(service: EngineService, settings: ServerSettings, *, announce: Callable[[str], None] = print) -> None:
-    """Serve until SIGINT or SIGTERM; `announce` is told the URL once the port is bound."""
+    """Serve until SIGINT or SIGTERM; `announce` is told the URL once it answers.
+
+    Raises ConfigurationError if the port cannot be bound, StartFailed if the engine did not start.
+    """
     listening = bind(settings)
-    announce(f"physis_stream serves at {url_of(settings, listening.getsockname()[1])}")
-    server = uvicorn.Server(uvicorn_config(service, settings))
+    told = f"physis_stream serves at {url_of(settings, listening.getsockname()[1])}"
+    server = AnnouncingServer(uvicorn_config(service, settings), lambda: announce(told))
     try:
         server.run(sockets=[listening])
+    except SystemExit as stopped:
+        log.debug("uvicorn left with %s", stopped.code)
     finally:
         listening.close()
+    if not server.started:
+        raise StartFailed("the engine did not start; the log above says why")

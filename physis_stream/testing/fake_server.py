@@ -21,7 +21,7 @@ def main() -> None:
     parser.add_argument("--fps", type=float, default=10.0)
     asked = parser.parse_args()
     service = FakeEngineService(fps=asked.fps, chunk_frames=asked.chunk_frames, max_sessions=asked.max_sessions)
-    run(service, ServerSettings(host=asked.host, port=asked.port))
+    run(service, ServerSettings(host=asked.host, port=asked.port), announce=lambda said: print(said, flush=True))
 
 
 if __name__ == "__main__":

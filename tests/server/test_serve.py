@@ -15,7 +15,7 @@ import httpx
 import pytest
 
 from physis_client import Client
-from physis_stream.server.serve import bind, url_of, uvicorn_config
+from physis_stream.server.serve import StartFailed, bind, run, url_of, uvicorn_config
 from physis_stream.server.settings import ConfigurationError, ServerSettings
 from physis_stream.testing.fake_service import FakeEngineService
 
@@ -46,6 +46,41 @@ def test_it_prints_its_url_serves_and_leaves_in_order_on_a_signal(process):
     errors = running.stderr.read()
     assert "Traceback" not in errors
     assert "ERROR" not in errors
+
+
+class SlowStart(FakeEngineService):
+    """Loads for a while, or fails to."""
+
+    def __init__(self, error=None):
+        super().__init__()
+        self.error = error
+
+    async def start(self):
+        await asyncio.sleep(0.2)
+        if self.error is not None:
+            raise self.error
+        await super().start()
+
+
+def test_the_url_is_told_only_once_it_answers():
+    service, told = SlowStart(), []
+
+    def announce(said):
+        told.append((said, service.started))
+        signal.raise_signal(signal.SIGINT)
+
+    with suppress(KeyboardInterrupt):
+        run(service, ServerSettings(port=0), announce=announce)
+    ((said, started),) = told
+    assert started
+    assert said.startswith("physis_stream serves at http://127.0.0.1:")
+    assert not service.started, "and was stopped again"
+
+
+def test_an_engine_that_does_not_start_is_an_error_and_nothing_is_announced(capfd):
+    with pytest.raises(StartFailed):
+        run(SlowStart(ValueError("no weights")), ServerSettings(port=0), announce=lambda said: pytest.fail(said))
+    assert "no weights" in capfd.readouterr().err
 
 
 def test_a_taken_port_is_a_clear_error():
