@@ -329,3 +329,5 @@ class Peer:
                 await self._pc.close()
         except TimeoutError:
             log.warning("closing peer %s took too long; left to the garbage collector", self.id[:8])
+        except Exception:
+            log.exception("closing peer %s failed", self.id[:8])

@@ -201,6 +201,8 @@ class FakeEngineService:
             return
         if found.task is not None:
             found.task.cancel()
+            found.task = None
+        found.last_chunk = None
         if session in self._queue:
             self._queue.remove(session)
         found.state, found.ended_reason = "ended", reason
@@ -375,9 +377,9 @@ class FakeEngineService:
         self.started = True
 
     async def stop(self) -> None:
+        tasks = [one.task for one in self._sessions.values() if one.task is not None]
         for session in list(self._sessions):
             await self.close_session(session, "server stopped")
-        tasks = [one.task for one in self._sessions.values() if one.task is not None]
         for task in tasks:
             with suppress(asyncio.CancelledError):
                 await task

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import itertools
 import json
+import weakref
 from dataclasses import replace
 
 import httpx
@@ -363,6 +365,43 @@ def vanish(peer):
     transport = peer.connection.sctp.transport.transport
     for protocol in transport._connection._protocols:
         protocol.transport.abort()
+
+
+async def test_a_connection_that_will_not_close_holds_nobody_up(page, monkeypatch, caplog):
+    """aiortc#283."""
+    session = await page.open()
+    await page.connect(session)
+    (peer,) = page.server.context.peers._peers.values()
+    hang = asyncio.Event()
+    monkeypatch.setattr(peer._pc, "close", hang.wait)
+    clock = asyncio.get_running_loop().time
+    began = clock()
+    await peer.close("the test says so")
+    assert clock() - began < QUICK.drain_s + 0.5
+    assert "took too long" in caplog.text
+    assert session["id"] in page.service.live_sessions()
+    monkeypatch.undo()
+    await peer._pc.close()
+
+
+async def test_nothing_of_a_peer_or_a_session_is_left_after_it_is_gone(page):
+    """aiortc#904, vllm#50860: memory grows with each connection, frames are kept for ever."""
+    left = []
+    for _ in range(3):
+        session = await page.open()
+        peer = await page.connect(session)
+        await frames(peer, 1)
+        (held,) = page.server.context.peers._peers.values()
+        left += [weakref.ref(x) for x in (held, held._pc, held.session, held.session.feed, held._video, held._track)]
+        del held
+        await page.ask(session, method="DELETE")
+        await peer.close()
+        page.peers.clear()
+        del peer
+        await eventually(lambda: len(page.server.context.peers) == 0)
+    await asyncio.sleep(0.3)
+    gc.collect()
+    assert [ref() for ref in left if ref() is not None] == []
 
 
 async def test_media_ends_when_control_is_gone(page):
