@@ -80,17 +80,23 @@ class ControlInbox:
         """Control of a primed chunk: the rest action under the present prompt; applies no event."""
         return Control(action=self._spec.initial, prompt=self.prompt)
 
-    def flush(self) -> None:
-        """Forget actions that no chunk has used. Prompts stay: they belong to the session, not to an epoch."""
+    def flush(self) -> tuple[EventId, ...]:
+        """Forget actions that no chunk has used; return their ids. Prompts stay: they belong to the session."""
+        dropped = tuple(self._ids)
         self.held = self._spec.initial
         self._fresh = None
         self._ids.clear()
+        return dropped
 
-    def restore(self, held: Action, prompt: str | None) -> None:
-        """Return to a snapshot's control. Event ids go on growing: they count the client's events, not the world's."""
-        self.flush()
+    def restore(self, held: Action, prompt: str | None) -> tuple[EventId, ...]:
+        """Return to a snapshot's control; return the ids of all that no chunk has used.
+
+        Event ids go on growing: they count the client's events, not the world's.
+        """
+        dropped = (*self.flush(), *self._prompt_ids)
         self._prompt_ids.clear()
         self.held, self.prompt = held, prompt
+        return dropped
 
     def _take(self, action: Action, own: tuple[EventId, ...]) -> Control:
         applied = tuple(sorted([*self._ids, *self._prompt_ids, *own])[-MAX_LISTED_IDS:])

@@ -14,7 +14,7 @@ from physis_stream.core.actions import ControlInbox
 from physis_stream.core.capsule import Capsule
 from physis_stream.core.commands import DropSnapshot, ForkSession, RestoreSnapshot, TakeSnapshot
 from physis_stream.core.errors import Capacity, InvalidState, NotFound
-from physis_stream.core.events import RequestDropped, SessionForked, SnapshotRestored, SnapshotTaken, StateChanged
+from physis_stream.core.events import SessionForked, SnapshotRestored, SnapshotTaken, StateChanged
 from physis_stream.core.flow import Flow
 from physis_stream.core.ids import ChunkIndex, Epoch, SessionId
 from physis_stream.core.limits import Limits
@@ -83,10 +83,12 @@ class Branches:
             raise NotFound(f"there is no snapshot {command.snapshot} of session {command.session}")
         capsule = snapshot.capsule
         session.epoch = Epoch(session.epoch + 1)
-        self._lives.void_work(session, "restored")
+        dropped = self._lives.void_work(session)
         session.table = snapshot.table.share()
         session.seed, session.next_chunk = capsule.seed, capsule.next_chunk
-        session.inbox.restore(capsule.held, capsule.prompt)
+        prompts = session.inbox.restore(capsule.held, capsule.prompt)
+        dropped += tuple(("control", str(event)) for event in prompts)
+        self._lives.tell_dropped(session, dropped, "restored")
         session.last_ready = capsule.next_chunk - 1
         roster.ops.append(PendingOp(CloneState(snapshot.id, session.id), session.id, session.generation))
         roster.tell(SnapshotRestored(session.id, snapshot.id, session.epoch, ChunkIndex(capsule.next_chunk - 1)))
@@ -129,11 +131,11 @@ class _Fork:
             self.roster.tell(StateChanged(name, child.state.value, child.epoch))
             self.flow.restart_clock(child, now_ns)
 
-    def cancel(self, why: str) -> None:
+    def cancel(self) -> tuple[str, str]:
         for name in self.children:
             self.roster.claimed.discard(name)
             self.roster.admission.release(self.parent.world, self.parent.pace)
-        self.roster.tell(RequestDropped(self.parent.id, "fork", self.children[0], why))
+        return "fork", self.children[0]
 
     def _child(self, name: SessionId, now_ns: int) -> Session:
         """The parent's present, with a control inbox of its own: its client counts events from anew."""
@@ -176,7 +178,7 @@ class _Keep:
         self.roster.ops.append(PendingOp(CloneState(session.id, name), name))
         self.roster.tell(SnapshotTaken(session.id, name, ChunkIndex(session.next_chunk - 1)))
 
-    def cancel(self, why: str) -> None:
+    def cancel(self) -> tuple[str, str]:
         self.roster.claimed.discard(self.command.snapshot)
         self.roster.admission.forget(self.session.world, self.promised_pages)
-        self.roster.tell(RequestDropped(self.session.id, "snapshot", self.command.snapshot, why))
+        return "snapshot", self.command.snapshot

@@ -85,10 +85,11 @@ class ControlIgnored:
 
 @dataclass(frozen=True, slots=True)
 class RequestDropped:
-    """A step, fork or snapshot that was accepted will not happen: the session was reset, restored, failed or closed.
+    """What was accepted and will not happen, because the session was reset or restored first; it lives on.
 
-    Also a snapshot that was taken and could not be kept. `kind` is step | fork | snapshot; `key` the step's event id,
-    the first child or the snapshot, as text.
+    `kind` is step | control | fork | snapshot; `key` the event id, the first child or the snapshot, as text. Where a
+    session failed or closed, that fact voids all that was asked of it. A snapshot that was taken and could not be
+    kept is named here as well.
     """
 
     session: SessionId

@@ -147,10 +147,12 @@ class Flow:
         if session.pace is Pace.LOCKSTEP:
             step = session.agenda.popleft()
             assert isinstance(step, QueuedStep), "a boundary act forbids opening"
-            control = session.inbox.open_step(step.event, step.action)
+            flight = OpenChunk(
+                chunk, session.inbox.open_step(step.event, step.action), now_ns, item.asked_ns, step.event
+            )
         else:
-            control = session.inbox.open_live()
-        session.in_flight.append(OpenChunk(chunk, control, opened_ns=now_ns, asked_ns=item.asked_ns))
+            flight = OpenChunk(chunk, session.inbox.open_live(), now_ns, item.asked_ns)
+        session.in_flight.append(flight)
         session.next_chunk = ChunkIndex(chunk + 1)
         self._roster.move(session, Trigger.CHUNK_OPENED)
 

@@ -3,6 +3,8 @@ behind."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from physis_stream.core.actions import ControlInbox
 from physis_stream.core.commands import OpenSession
 from physis_stream.core.errors import Capacity
@@ -15,7 +17,7 @@ from physis_stream.core.events import (
     StateChanged,
 )
 from physis_stream.core.flow import Flow
-from physis_stream.core.ids import ChunkIndex, Epoch
+from physis_stream.core.ids import ChunkIndex, Epoch, EventId
 from physis_stream.core.kv_pages import PageTable
 from physis_stream.core.limits import Limits
 from physis_stream.core.pacing import Pacer
@@ -76,15 +78,14 @@ class Lives:
     def begin_epoch(self, session: Session, seed: int, trigger: Trigger, now_ns: int) -> None:
         """Start over from a seed: nothing in flight survives, and the first chunk is primed."""
         session.epoch = Epoch(session.epoch + 1)
-        self.void_work(session, "reset")
-        session.inbox.flush()
+        self.tell_dropped(session, self.void_work(session), "reset")
         session.seed = seed
         self._roster.move(session, trigger, new_epoch=True)
         self._prime(session, now_ns)
 
     def fail(self, session: Session, reason: str) -> None:
         """Void the work; only reset and close are legal from here. Room stays promised, for the reset."""
-        self.void_work(session, "failed")
+        self.void_work(session)
         self._roster.move(session, Trigger.FAIL)
         self._roster.tell(SessionFailed(session.id, reason))
 
@@ -92,7 +93,7 @@ class Lives:
         """End a session at whatever stage it is. What the outstanding plan still uses is freed when its tick has
         ended."""
         roster, waited = self._roster, session.state is State.QUEUED
-        self.void_work(session, "closed")
+        self.void_work(session)
         roster.move(session, Trigger.CLOSE)
         roster.forget(session, reason)
         if waited:
@@ -108,20 +109,28 @@ class Lives:
                 self.drop_snapshot(snapshot)
         self.admit_waiting(now_ns)
 
-    def void_work(self, session: Session, why: str) -> None:
-        """Forget work in flight and what was asked for; pages are freed once no outstanding plan touches them."""
+    def void_work(self, session: Session) -> tuple[tuple[str, str], ...]:
+        """Forget work in flight and what was asked for; pages are freed once no outstanding plan touches them.
+
+        Return what will not happen now, as (kind, key) of RequestDropped.
+        """
         session.generation += 1
         self._flow.withdraw(session)
-        session.in_flight.clear()
-        session.buffered_ns = 0
+        dropped = [("step" if flight.step == event else "control", str(event)) for flight, event in _unused(session)]
+        dropped += [("control", str(event)) for event in session.inbox.flush()]
         for entry in session.agenda:
-            if isinstance(entry, QueuedStep):
-                self._roster.tell(RequestDropped(session.id, "step", str(entry.event), why))
-            else:
-                entry.cancel(why)
+            dropped.append(("step", str(entry.event)) if isinstance(entry, QueuedStep) else entry.cancel())
+        session.in_flight.clear()
         session.agenda.clear()
+        session.buffered_ns = 0
         old, session.table = session.table, PageTable(session.world.ledger, session.world.retention)
         self._roster.retire(session, old)
+        return tuple(dropped)
+
+    def tell_dropped(self, session: Session, dropped: tuple[tuple[str, str], ...], why: str) -> None:
+        """Say what will not happen to a session that lives on. For one that fails or ends, that fact says it all."""
+        for kind, key in dropped:
+            self._roster.tell(RequestDropped(session.id, kind, key, why))
 
     def drop_snapshot(self, snapshot: Snapshot) -> None:
         """Forget a snapshot; its pages live on where others share them."""
@@ -150,3 +159,11 @@ class Lives:
         for position, waiting in enumerate(self._roster.queue, start=1):
             reason = "no room yet" if position == 1 else "others wait first"
             self._roster.tell(SessionQueued(waiting, position, reason))
+
+
+def _unused(session: Session) -> Iterator[tuple[OpenChunk, EventId]]:
+    """Events that chunks in flight were the first to use and that were not told to be applied yet."""
+    for flight in session.in_flight:
+        if not flight.primed and flight.done < session.world.num_steps:
+            for event in flight.control.applied:
+                yield flight, event

@@ -155,13 +155,15 @@ def next_state(state: State, trigger: Trigger) -> State:
 class OpenChunk:
     """A chunk in flight. `done` rows of it are complete, `running` says if its next one is in the outstanding plan.
 
-    A primed chunk has one row, which writes the committed version. `asked_ns` is when it could first have opened.
+    A primed chunk has one row, which writes the committed version. `asked_ns` is when it could first have opened,
+    `step` the StepChunk that it answers.
     """
 
     chunk: ChunkIndex
     control: Control
     opened_ns: int
     asked_ns: int
+    step: EventId | None = None
     primed: bool = False
     done: int = 0
     running: bool = False
@@ -188,8 +190,9 @@ class BoundaryAct(Protocol):
     def act(self, now_ns: int) -> None:
         """Do it: no chunk is in flight now."""
 
-    def cancel(self, why: str) -> None:
-        """It will not happen: give back what was promised for it, and say so."""
+    def cancel(self) -> tuple[str, str]:
+        """It will not happen: give back what was promised for it; return its kind and key as RequestDropped names
+        it."""
 
 
 @dataclass(slots=True)

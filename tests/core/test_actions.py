@@ -97,7 +97,7 @@ def test_a_flush_forgets_actions_and_keeps_prompts_and_the_count_of_events():
     box = inbox()
     box.accept(1, (0.5, 0.5), None)
     box.accept(2, None, "rain")
-    box.flush()
+    assert box.flush() == (1,)
     control = box.open_live()
     assert (control.action, control.prompt, control.applied) == ((0.0, 0.0), "rain", (2,))
     assert box.accept(2, (0.1, 0.1), None) is Receipt.IGNORED
@@ -106,7 +106,7 @@ def test_a_flush_forgets_actions_and_keeps_prompts_and_the_count_of_events():
 def test_a_restore_returns_to_the_control_of_then_but_not_to_its_event_ids():
     box = inbox()
     box.accept(9, (0.5, 0.5), "rain")
-    box.restore((0.25, 0.0), "sun")
+    assert box.restore((0.25, 0.0), "sun") == (9,)
     control = box.open_live()
     assert (control.action, control.prompt, control.applied) == ((0.25, 0.0), "sun", ())
     assert box.accept(9, (0.1, 0.1), None) is Receipt.IGNORED
