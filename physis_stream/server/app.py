@@ -130,11 +130,9 @@ async def _life(server: ServerContext) -> AsyncIterator[None]:
     try:
         yield
     finally:
-        server.draining = True
         for task in tasks:
             task.cancel()
             with suppress(asyncio.CancelledError):
                 await task
-        await server.register.close_all("the server is going down")
-        await server.peers.close_all("the server is going down")
+        await server.drain()
         await server.service.stop()

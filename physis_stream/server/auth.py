@@ -41,12 +41,12 @@ class Claims:
     view: str | None = None
 
 
-def bearer(connection: HTTPConnection) -> str | None:
-    """The token of a request: Authorization, or `?token=` where a browser cannot set headers."""
+def bearer(connection: HTTPConnection, *, query: bool = False) -> str | None:
+    """The token of a request: Authorization, or with `query` also `?token=`, where a browser cannot set headers."""
     scheme, _, token = connection.headers.get("authorization", "").partition(" ")
     if scheme.lower() == "bearer" and token.strip():
         return token.strip()
-    return connection.query_params.get("token") or None
+    return (connection.query_params.get("token") or None) if query else None
 
 
 class Authority:

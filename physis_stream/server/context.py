@@ -26,3 +26,9 @@ class ServerContext:
     sockets: int = 0
     event_streams: int = 0
     dropped_chunks: int = 0
+
+    async def drain(self) -> None:
+        """Take no new session, end all there are and close their peers, each with a word. Idempotent."""
+        self.draining = True
+        await self.register.close_all("the server is going down")
+        await self.peers.close_all("the server is going down")

@@ -29,7 +29,7 @@ class EventStreams:
 
     async def answer(self, request: Request) -> Response:
         register = self._server.register
-        session = register.find(request.path_params["id"], bearer(request))
+        session = register.find(request.path_params["id"], bearer(request, query=True))
         most = self._server.settings.limits.event_streams_per_session
         if self._open[session] >= most:
             raise Capacity(f"a session has at most {most} event streams", retry_after_s=5.0)

@@ -5,6 +5,7 @@ Read the request within limits, ask the register, answer with a real status code
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -18,12 +19,13 @@ from starlette.routing import Route
 from physis_client import wire
 from physis_client.errors import InvalidAction, TooLarge
 from physis_stream.core.commands import Pace
-from physis_stream.core.errors import EngineError, InvalidState
+from physis_stream.core.errors import EngineDown, EngineError, InvalidState
 from physis_stream.runtime.service import Frames, OpenRequest, WorldInfo
 from physis_stream.server import dialogue, fields
 from physis_stream.server.auth import MAX_TOKEN_S, Claims, bearer
 from physis_stream.server.context import ServerContext
 from physis_stream.server.json_text import NotJson, object_from_json, to_json
+from physis_stream.server.packing import packed
 from physis_stream.server.problems import InvalidRequest, RateLimited
 from physis_stream.server.sessions import HTTP_SPEAKER, ServedSession
 
@@ -34,21 +36,25 @@ def json_answer(body: object, status: int = 200, headers: Mapping[str, str] | No
     return Response(to_json(body), status, {"Cache-Control": "no-store", **(headers or {})}, "application/json")
 
 
-def packed_answer(body: Mapping[str, Any]) -> Response:
-    return Response(wire.encode(body), 200, {"Cache-Control": "no-store"}, wire.CONTENT_TYPE)
+async def packed_answer(body: Mapping[str, Any], num_bytes: int) -> Response:
+    return Response(await packed(body, num_bytes), 200, {"Cache-Control": "no-store"}, wire.CONTENT_TYPE)
 
 
 async def read_bytes(request: Request, most: int) -> bytes:
-    """Return the body; TooLarge as soon as it is known to exceed `most` bytes."""
+    """Return the body; TooLarge as soon as it is known to exceed `most` bytes, 408 if it trickles in too slowly."""
     declared = request.headers.get("content-length", "0")
     if declared.isdigit() and int(declared) > most:
         raise TooLarge(f"a body has at most {most} bytes, got {declared}")
     parts, size = [], 0
-    async for part in request.stream():
-        size += len(part)
-        if size > most:
-            raise TooLarge(f"a body has at most {most} bytes")
-        parts.append(part)
+    try:
+        async with asyncio.timeout(request.app.state.server.settings.timers.body_s):
+            async for part in request.stream():
+                size += len(part)
+                if size > most:
+                    raise TooLarge(f"a body has at most {most} bytes")
+                parts.append(part)
+    except TimeoutError as error:
+        raise InvalidRequest("the body did not come in time", status=408) from error
     return b"".join(parts)
 
 
@@ -133,6 +139,8 @@ class Routes:
         limits = self._limits
         body = await (read_packed(request, limits.binary_body) if packed else read_json(request, limits.json_body))
         model = fields.text(body, "model", most=128)
+        if self._server.draining:
+            raise EngineDown("the server is going down", retry_after_s=5.0)
         self._server.authority.admit(request, model)
         if (wait_s := self._server.opens.take(self._register.now())) is not None:
             raise RateLimited("too many sessions are being opened", retry_after_s=wait_s)
@@ -190,7 +198,7 @@ class Routes:
         session = self._session(request)
         body = await read_packed(request, self._limits.binary_body)
         chunks = await self._steps([(session, body)])
-        return packed_answer({"chunk": chunks[0]})
+        return await packed_answer({"chunk": chunks[0]}, frame_bytes(chunks))
 
     async def step_many(self, request: Request) -> Response:
         body = await read_packed(request, self._limits.binary_body)
@@ -207,7 +215,8 @@ class Routes:
             asked.append((self._register.find(name, token), item))
         if len({session.id for session, _ in asked}) != len(asked):
             raise InvalidAction("a session may stand only once in a call")
-        return packed_answer({"chunks": await self._steps(asked)})
+        chunks = await self._steps(asked)
+        return await packed_answer({"chunks": chunks}, frame_bytes(chunks))
 
     async def _steps(self, asked: list[tuple[ServedSession, Body]]) -> list[Body]:
         """Validate all, number all, step all. A repeated event is the same step: a retry brings the same chunk."""
@@ -323,6 +332,10 @@ class Routes:
     async def _asked(self, request: Request) -> tuple[ServedSession, Body]:
         session = self._session(request)
         return session, await read_json(request, self._limits.json_body)
+
+
+def frame_bytes(chunks: list[Body]) -> int:
+    return sum(chunk["frames"].nbytes for chunk in chunks)
 
 
 def _own_event(session: ServedSession, body: Body) -> int:

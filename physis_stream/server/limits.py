@@ -30,13 +30,13 @@ class Limits:
     event_streams_per_session: int = 4
     channels_per_peer: int = 4
     requests_in_flight: int = 64
-    control_rate: float = 100.0
-    control_burst: int = 200
+    control_rate: float = 240.0
+    control_burst: int = 480
     action_rate: float = 240.0
     action_burst: int = 240
     offer_rate: float = 0.5
     offer_burst: int = 20
-    open_rate: float = 4.0
+    open_rate: float = 16.0
     open_burst: int = 64
     unacked_chunks: int = 4
 

@@ -80,6 +80,7 @@ class Peers:
         await asyncio.gather(*(p.close(reason) for p in named))
 
     async def close_all(self, reason: str) -> None:
+        """Close every peer; the encoders' threads are let go."""
         await asyncio.gather(*(peer.close(reason) for peer in list(self._peers.values())))
         self._encoding.shutdown(wait=False, cancel_futures=True)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import socket
 from collections.abc import Callable
+from typing import Any
 
 import uvicorn
 
@@ -68,10 +69,10 @@ def url_of(settings: ServerSettings, port: int) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-class AnnouncingServer(uvicorn.Server):
-    """Says where it serves once it does: when the engine has started and the socket listens."""
+class OrderlyServer(uvicorn.Server):
+    """Says when it serves: the engine has started and the socket listens. Ends sessions before it ends connections."""
 
-    def __init__(self, config: uvicorn.Config, announce: Callable[[], None]) -> None:
+    def __init__(self, config: uvicorn.Config, announce: Callable[[], None] = lambda: None) -> None:
         super().__init__(config)
         self._announce = announce
 
@@ -79,6 +80,12 @@ class AnnouncingServer(uvicorn.Server):
         await super().startup(sockets=sockets)
         if self.started:
             self._announce()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Streams and sockets end with their sessions; what then still stands waits for uvicorn's grace."""
+        app: Any = self.config.app
+        await app.state.server.drain()
+        await super().shutdown(sockets=sockets)
 
 
 def run(service: EngineService, settings: ServerSettings, *, announce: Callable[[str], None] = print) -> None:
@@ -88,7 +95,7 @@ def run(service: EngineService, settings: ServerSettings, *, announce: Callable[
     """
     listening = bind(settings)
     told = f"physis_stream serves at {url_of(settings, listening.getsockname()[1])}"
-    server = AnnouncingServer(uvicorn_config(service, settings), lambda: announce(told))
+    server = OrderlyServer(uvicorn_config(service, settings), lambda: announce(told))
     try:
         server.run(sockets=[listening])
     except SystemExit as stopped:

@@ -28,6 +28,7 @@ class Timers:
     connect_s: float = 15.0
     stats_s: float = 1.0
     call_s: float = 30.0
+    body_s: float = 15.0
     drain_s: float = 3.0
 
 

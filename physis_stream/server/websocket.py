@@ -24,6 +24,7 @@ from physis_stream.server.context import ServerContext
 from physis_stream.server.control_channel import event_object
 from physis_stream.server.dialogue import Dialogue, chunk_object
 from physis_stream.server.feed import Listener
+from physis_stream.server.packing import packed
 from physis_stream.server.problems import InvalidRequest, error_object, new_request_id, problem_response
 from physis_stream.server.sessions import ServedSession
 
@@ -70,6 +71,8 @@ class SessionSocket:
         self._window = AckWindow(self._limits.unacked_chunks)
         self._requests: asyncio.Queue[dict[str, Any]] = asyncio.Queue(self._limits.requests_in_flight)
         self._sending = asyncio.Lock()
+        world = session.world
+        self._frame_bytes = world.chunk_frames * world.height * world.width * 3
 
     async def serve(self) -> None:
         lockstep = self._session.pace is Pace.LOCKSTEP
@@ -185,7 +188,7 @@ class SessionSocket:
 
     async def _send(self, message: dict[str, Any]) -> None:
         async with self._sending:
-            await self._socket.send_bytes(wire.encode(message))
+            await self._socket.send_bytes(await packed(message, self._frame_bytes))
 
 
 class Sockets:
@@ -197,7 +200,7 @@ class Sockets:
 
     async def answer(self, socket: WebSocket) -> None:
         try:
-            session = self._server.register.find(socket.path_params["id"], bearer(socket))
+            session = self._server.register.find(socket.path_params["id"], bearer(socket, query=True))
             most = self._server.settings.limits.sockets_per_session
             if self._open[session] >= most:
                 raise Capacity(f"a session has at most {most} sockets", retry_after_s=5.0)

@@ -15,7 +15,7 @@ from typing import Any
 import uvicorn
 
 from physis_stream.runtime.service import EngineService
-from physis_stream.server.serve import bind, url_of, uvicorn_config
+from physis_stream.server.serve import OrderlyServer, bind, url_of, uvicorn_config
 from physis_stream.server.settings import ServerSettings, Timers
 
 QUICK = Timers(
@@ -37,12 +37,22 @@ class Serving:
         return self.url.replace("http", "ws", 1)
 
 
-class _QuietServer(uvicorn.Server):
-    """Leaves the process's signals alone, so that it may run beside others."""
+class _QuietServer(OrderlyServer):
+    """Leaves the process's signals alone, so that it may run beside others; stops when told, not at the next tick."""
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self._stop = asyncio.Event()
+
+    async def main_loop(self) -> None:
+        await self._stop.wait()
+
+    def stop(self) -> None:
+        self._stop.set()
 
 
 @asynccontextmanager
@@ -62,7 +72,7 @@ async def serving(service: EngineService, settings: ServerSettings | None = None
         app: Any = config.app
         yield Serving(url_of(settings, listening.getsockname()[1]), app.state.server, lambda call: call())
     finally:
-        server.should_exit = True
+        server.stop()
         await task
         listening.close()
 

@@ -83,6 +83,12 @@ def test_the_host_is_read_as_a_browser_would(value, name):
     assert host_name(value) == name
 
 
+async def test_a_token_in_the_query_is_for_sockets_and_events_only(api):
+    session = await api.open()
+    answer = await api.http.post(f"/v1/sessions/{session['id']}/reset?token={session['token']}")
+    assert problem(answer) == (401, "unauthorized")
+
+
 # The server's own token
 
 

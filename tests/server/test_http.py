@@ -258,6 +258,22 @@ async def test_liveness_and_readiness_fail_when_the_engines_loop_is_dead(api):
     assert "dead" in ready.json()["reason"]
 
 
+async def test_a_server_that_goes_down_takes_no_new_session_and_is_not_ready(api):
+    session = await api.open()
+    await api.server.drain()
+    await api.server.drain()
+    assert (await api.ask(session, method="GET")).json()["ended_reason"] == "the server is going down"
+    assert problem(await api.http.post("/v1/sessions", json={"model": WORLD})) == (503, "engine_down")
+    assert (await api.http.get("/readyz")).status_code == 503
+
+
+async def test_chunks_too_big_to_pack_on_the_loop_arrive_the_same(make_api):
+    api = await make_api(service=FakeEngineService(height=480, width=640, chunk_frames=2))
+    session = await api.open(mode="lockstep")
+    answer = await api.step(session, {"action": [0.0, 0.0]})
+    assert chunk_from_message(wire.decode(answer.content)["chunk"]).frames.shape == (2, 480, 640, 3)
+
+
 async def test_an_open_that_the_engine_finishes_too_late_leaves_no_session_behind(make_api):
     api = await make_api(settings=ServerSettings(timers=replace(QUICK, call_s=0.05)))
     api.service.delay_s["open_session"] = 0.15

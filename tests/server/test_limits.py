@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 
 import pytest
@@ -39,6 +40,18 @@ async def test_a_body_that_declares_no_length_is_cut_off_at_the_limit(api):
 
     answer = await api.http.post("/v1/sessions", content=endless(), headers=JSON)
     assert problem(answer) == (413, "too_large")
+
+
+async def test_a_body_that_trickles_in_is_given_up(make_api):
+    api = await make_api(settings=ServerSettings(timers=replace(QUICK, body_s=0.1)))
+
+    async def slow():
+        yield b"{"
+        await asyncio.sleep(1.0)
+        yield b"}"
+
+    answer = await api.http.post("/v1/sessions", content=slow(), headers=JSON)
+    assert problem(answer) == (408, "invalid_request")
 
 
 async def test_a_msgpack_body_beyond_the_limit_is_413(make_api):

@@ -18,8 +18,9 @@ from physis_client import Client
 from physis_stream.server.serve import StartFailed, bind, run, url_of, uvicorn_config
 from physis_stream.server.settings import ConfigurationError, ServerSettings
 from physis_stream.testing.fake_service import FakeEngineService
+from physis_stream.testing.serving import serving
 
-from .conftest import WORLD
+from .conftest import WORLD, eventually
 
 
 @pytest.fixture
@@ -81,6 +82,24 @@ def test_an_engine_that_does_not_start_is_an_error_and_nothing_is_announced(capf
     with pytest.raises(StartFailed):
         run(SlowStart(ValueError("no weights")), ServerSettings(port=0), announce=lambda said: pytest.fail(said))
     assert "no weights" in capfd.readouterr().err
+
+
+async def test_open_event_streams_do_not_hold_the_server_up():
+    service, clock = FakeEngineService(), asyncio.get_running_loop().time
+    async with serving(service) as server, httpx.AsyncClient(base_url=server.url) as http:
+        session = (await http.post("/v1/sessions", json={"model": WORLD})).json()
+        url = f"/v1/sessions/{session['id']}/events?token={session['token']}"
+
+        async def read():
+            async with http.stream("GET", url) as answer:
+                return [line async for line in answer.aiter_lines() if line.startswith("event: ")]
+
+        reading = asyncio.create_task(read())
+        await eventually(lambda: server.context.register._live[session["id"]].feed._listeners)
+        began = clock()
+        await server.context.drain()
+        assert (await reading)[-1] == "event: ended"
+    assert clock() - began < 1.5
 
 
 def test_a_taken_port_is_a_clear_error():

@@ -327,6 +327,13 @@ async def test_a_flood_of_requests_is_rate_limited_with_a_time_to_wait(robot):
         assert all(e["retry_after_s"] > 0 for e in refusals)
 
 
+async def test_steps_are_not_rate_limited(robot):
+    session = await robot.open()
+    async with robot.socket(session) as socket:
+        for event in range(1, Limits().control_burst + 50):
+            assert (await socket.ask(event, "step", event=event, action=[0.0, 0.0]))["ok"]
+
+
 async def test_a_close_request_is_answered_then_the_end_is_told_and_the_socket_closed(robot):
     session = await robot.open()
     async with robot.socket(session) as socket:
