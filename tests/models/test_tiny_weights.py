@@ -13,7 +13,7 @@ from physis_stream.worlds import ProfileError, WorldError, load_profile, load_wo
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory):
     folder = tmp_path_factory.mktemp("world")
-    save_folder(tiny_random(seed=5), folder)
+    save_folder(tiny_random(seed=5), folder, torch.float32)
     return folder
 
 
@@ -30,6 +30,15 @@ def test_what_was_saved_is_loaded(saved):
         assert all(torch.equal(mine[key], other[key]) for key in mine)
     assert torch.allclose(world.starts.latents, loaded.starts.latents, atol=2e-3)
     assert torch.equal(world.starts.actions, loaded.starts.actions)
+
+
+def test_stored_in_half_precision_it_comes_back_in_full_and_nearly_the_same(tmp_path):
+    world = tiny_random(seed=5)
+    save_folder(world, tmp_path)
+    loaded = load_world(tmp_path)
+    assert loaded.transformer.dtype == torch.float32
+    mine, other = world.transformer.state_dict(), loaded.transformer.state_dict()
+    assert all(torch.allclose(mine[key], other[key], rtol=1e-3, atol=1e-6) for key in mine)
 
 
 def test_precision_is_the_callers_choice(saved):

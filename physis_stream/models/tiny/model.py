@@ -44,7 +44,7 @@ class Modulation(NamedTuple):
 
 
 class TinyBlock(nn.Module):
-    """Self-attention and a feed-forward layer, both modulated.
+    """Self-attention and a feed-forward layer with squared rectifiers, both modulated.
 
     Queries and keys are layer-normed per head in one operation, with one gain for both: only their product matters, and
     a small row's time goes into the number of operations.
@@ -70,7 +70,7 @@ class TinyBlock(nn.Module):
         mixed = attend(self.index, qk[:, :, :heads], qk[:, :, heads:], qkv[:, :, 2 * heads :]).flatten(2)
         tokens_RTD = torch.addcmul(tokens_RTD, gate_1, self.out(mixed))
         h = torch.addcmul(shift_2, F.layer_norm(tokens_RTD, width), scale_2)
-        return torch.addcmul(tokens_RTD, gate_2, self.down(F.gelu(self.up(h), approximate="tanh")))
+        return torch.addcmul(tokens_RTD, gate_2, self.down(F.relu(self.up(h)).square()))
 
 
 class TinyWorldTransformer(ModelMixin, ConfigMixin):

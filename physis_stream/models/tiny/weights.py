@@ -93,15 +93,18 @@ def assemble(
     return LoadedWorld(profile, transformer, codec, readout, starts)
 
 
-def save_folder(world: LoadedWorld, folder: Path) -> None:
-    """Write a world to `folder` in the layout that `load_folder` reads."""
+def save_folder(world: LoadedWorld, folder: Path, dtype: torch.dtype = torch.float16) -> None:
+    """Write a world to `folder` in the layout that `load_folder` reads; floating-point tensors are stored as `dtype`."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "profile.json").write_text(profile_json(world.profile), encoding="utf-8")
     for name in ("transformer", "codec", "readout"):
-        getattr(world, name).to(memory_format=torch.contiguous_format).save_pretrained(folder / name)
-    world.codec.to(memory_format=torch.channels_last)
-    starts = {name: value.half() if name == "latents" else value for name, value in world.starts._asdict().items()}
-    save_file({name: value.contiguous() for name, value in starts.items()}, str(folder / "starts.safetensors"))
+        module: Any = getattr(world, name)
+        module.save_config(folder / name)
+        tensors = {key: value.to(dtype).contiguous() for key, value in module.state_dict().items()}
+        save_file(tensors, str(folder / name / WEIGHTS), metadata={"format": "pt"})
+    latents, actions, states = world.starts
+    starts = {"latents": latents.half().contiguous(), "actions": actions.contiguous(), "states": states.contiguous()}
+    save_file(starts, str(folder / "starts.safetensors"))
 
 
 def _header(path: Path) -> dict[str, Any]:
