@@ -56,23 +56,16 @@ class Branches:
         """Promise the snapshot its room; it is taken at the next boundary. Capacity if there is no room."""
         roster, session = self._roster, self._roster.find(command.session)
         roster.check(session, Trigger.SNAPSHOT)
-        if command.snapshot in roster.snapshots or command.snapshot in roster.claimed:
+        if command.snapshot in roster.snapshots or command.snapshot in roster.claimed_marks:
             raise InvalidState(f"snapshot id {command.snapshot} is already taken")
-        if self.num_snapshots >= self._limits.max_snapshots:
+        if len(roster.snapshots) + len(roster.claimed_marks) >= self._limits.max_snapshots:
             raise Capacity(f"all {self._limits.max_snapshots} snapshots are taken: drop one")
         pages = session.world.retention.pages_at_boundary
         if not roster.admission.keep(session.world, pages):
             raise Capacity(f"no room for a snapshot of up to {pages} pages", retry_after_s=self._limits.retry_after_s)
-        roster.claimed.add(command.snapshot)
+        roster.claimed_marks.add(command.snapshot)
         session.agenda.append(_Keep(roster, session, command, pages))
         self.act_at_boundary(session, now_ns)
-
-    @property
-    def num_snapshots(self) -> int:
-        """Snapshots that are kept or promised."""
-        return len(self._roster.snapshots) + sum(
-            isinstance(entry, _Keep) for session in self._roster.sessions.values() for entry in session.agenda
-        )
 
     def restore(self, command: RestoreSnapshot, now_ns: int) -> None:
         """Stand where the snapshot stands, in a new epoch of output."""
@@ -170,7 +163,7 @@ class _Keep:
     def act(self, now_ns: int) -> None:
         session, name = self.session, self.command.snapshot
         table = session.table.share()
-        self.roster.claimed.discard(name)
+        self.roster.claimed_marks.discard(name)
         self.roster.admission.trim(session.world, self.promised_pages, table.num_pages)
         self.roster.snapshots[name] = Snapshot(
             name, session.id, session.family, session.world, Capsule.of(session), table, table.num_pages
@@ -179,6 +172,6 @@ class _Keep:
         self.roster.tell(SnapshotTaken(session.id, name, ChunkIndex(session.next_chunk - 1)))
 
     def cancel(self) -> tuple[str, str]:
-        self.roster.claimed.discard(self.command.snapshot)
+        self.roster.claimed_marks.discard(self.command.snapshot)
         self.roster.admission.forget(self.session.world, self.promised_pages)
         return "snapshot", self.command.snapshot

@@ -18,6 +18,7 @@ from physis_stream.core import commands as cmd
 from physis_stream.core.actions import Receipt
 from physis_stream.core.admission import Admission
 from physis_stream.core.branches import Branches
+from physis_stream.core.capsule import Capsule
 from physis_stream.core.cost_model import CostModel, CostPrior
 from physis_stream.core.errors import Capacity, InvalidState
 from physis_stream.core.events import ChunkReady, ControlIgnored, Event, RequestDropped
@@ -184,6 +185,11 @@ class EngineCore:
             return now_ns
         wake_ns = self._flow.next_wake_ns()
         return None if wake_ns is None else max(now_ns, wake_ns)
+
+    def capsule(self, name: SessionId) -> Capsule | None:
+        """Core's part of a session's state as data; None while it is not at a committed boundary. Changes nothing."""
+        session = self._roster.find(name)
+        return Capsule.of(session) if session.at_boundary else None
 
     def check_integrity(self) -> None:
         """Raise AssertionError unless pages, promises and queues agree with the sessions and snapshots here."""

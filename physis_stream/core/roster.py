@@ -72,7 +72,8 @@ class Roster:
         self.sessions: dict[SessionId, Session] = {}
         self.queue: OrderedDict[SessionId, bool] = OrderedDict()
         self.snapshots: dict[SnapshotId, Snapshot] = {}
-        self.claimed: set[SessionId | SnapshotId] = set()
+        self.claimed: set[SessionId] = set()
+        self.claimed_marks: set[SnapshotId] = set()
         self.ops: list[PendingOp] = []
         self.outstanding: Outstanding | None = None
         self._facts: list[Event] = []

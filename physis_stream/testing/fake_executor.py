@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 
 from physis_stream.core.ids import ChunkIndex, Epoch, PageId, SessionId, SnapshotId
 from physis_stream.core.plan import CloneState, Decode, DropState, Plan, Result, Role, Row, StartState, StateOp
+from physis_stream.core.seeds import noise_key
 from physis_stream.core.spec import WorldSpec
 
 
@@ -168,7 +169,8 @@ class FakeExecutor:
         elif row.role is Role.DENOISE:
             before = (row.chunk, Role.DENOISE, row.step - 1)
             _require(row.step == 0 or before in state.rows_done, f"{what} runs before the step before it")
-            _require(row.noise_key is not None, f"{what} has no noise")
+            key = noise_key(state.seed, row.chunk, row.step)
+            _require(row.noise_key == key, f"{what} has noise {row.noise_key}, its address is {key}")
         else:
             _require(spec.rule.commit and row.step == spec.rule.num_steps, f"{what}: the rule commits nothing there")
             last = (row.chunk, Role.DENOISE, row.step - 1)

@@ -376,3 +376,17 @@ def test_clean_worlds_share_too(stage_of):
     stage.fork("a", "b")
     stage.snapshot("a", "mark")
     assert stage.core.stats().pages_used == used
+
+
+def test_a_promised_snapshot_counts_towards_the_limit_before_it_is_taken(stage_of):
+    stage = stage_of(limits=Limits(max_snapshots=1))
+    stage.open("a")
+    stage.step("a", 0.1)
+    stage.tick()
+    stage.snapshot("a", "m1")
+    with pytest.raises(InvalidState, match="already taken"):
+        stage.snapshot("a", "m1")
+    with pytest.raises(Capacity, match="all 1 snapshots"):
+        stage.snapshot("a", "m2")
+    stage.run_idle()
+    assert [fact.snapshot for fact in stage.told(SnapshotTaken)] == ["m1"]
