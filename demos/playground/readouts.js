@@ -29,8 +29,13 @@ export function formatReadout({ kind, names, unit }, state) {
     return values.length > 2 ? `${place}  ${degrees(values[2])}` : place;
   }
   if (kind === "angle") return degrees(values[0]);
-  if (kind === "share") return values[0].toFixed(2);
-  return `${values[0].toFixed(2)}${/^[a-z%°]{1,3}$/.test(unit) ? ` ${unit}` : ""}`;
+  if (kind === "share") return fixed(values[0]);
+  return `${fixed(values[0])}${/^[a-z%°]{1,3}$/.test(unit) ? ` ${unit}` : ""}`;
+}
+
+/** Two digits, and never a minus before nothing. */
+function fixed(value) {
+  return (Math.abs(value) < 0.005 ? 0 : value).toFixed(2);
 }
 
 function degrees(radians) {

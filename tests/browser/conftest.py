@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Error, Page, sync_playwright
 
 from physis_stream.bench.latency_browser import FLAGS, chromium_path
 from physis_stream.bench.serving import ServeProcess
 from tests.browser.screen import Screen
-from tests.browser.servers import FakeServed, Served
+from tests.browser.servers import FakeServed, Served, wait_for_sessions
 
 ROOT = Path(__file__).resolve().parents[2]
 OpenPage = Callable[..., Page]
@@ -59,6 +60,9 @@ def new_page(chromium: Browser) -> Iterator[OpenPage]:
 
     yield open_page
     for context in contexts:
+        for page in context.pages:
+            with suppress(Error):
+                page.goto("about:blank", timeout=3000)
         context.close()
 
 
@@ -81,6 +85,7 @@ def world(request: pytest.FixtureRequest) -> Iterator[Served]:
         engine = request.getfixturevalue("engine_served")
         if engine is None:
             pytest.skip("the weights of the world pusht are not in this tree")
+        wait_for_sessions(engine, 0, 30)
         yield engine
         return
     fake = FakeServed()
