@@ -82,7 +82,6 @@ class Branches:
         prompts = session.inbox.restore(capsule.held, capsule.prompt)
         dropped += tuple(("control", str(event)) for event in prompts)
         self._lives.tell_dropped(session, dropped, "restored")
-        session.last_ready = capsule.next_chunk - 1
         roster.ops.append(PendingOp(CloneState(snapshot.id, session.id), session.id, session.generation))
         roster.tell(SnapshotRestored(session.id, snapshot.id, session.epoch, ChunkIndex(capsule.next_chunk - 1)))
         roster.move(session, Trigger.RESTORE)

@@ -35,13 +35,9 @@ class Flow:
 
     def next_wake_ns(self) -> int | None:
         """When the next realtime chunk wants to open; None if none is foreseen."""
-        while self._wakes:
-            open_ns, session_id, ticket = self._wakes[0]
-            session = self._roster.sessions.get(session_id)
-            if session is not None and session.wake_ticket == ticket:
-                return open_ns
+        while self._wakes and not self._awaits(self._wakes[0]):
             heapq.heappop(self._wakes)
-        return None
+        return self._wakes[0][0] if self._wakes else None
 
     def wake(self, now_ns: int) -> None:
         """Let the sessions whose time has come want their next chunk."""
@@ -82,7 +78,7 @@ class Flow:
         if open_ns <= now_ns:
             self._push(session, self._opening(session, now_ns))
         else:
-            heapq.heappush(self._wakes, (open_ns, session.id, session.wake_ticket))
+            self._sleep(session, open_ns)
 
     def restart_clock(self, session: Session, now_ns: int) -> None:
         """Begin again after a pause: the next chunk may open now and is due as soon as it can be ready."""
@@ -90,6 +86,17 @@ class Flow:
         session.pacer.anchor(session.next_chunk, now_ns + lead_ns)
         session.last_ready = -1
         self.consider_opening(session, now_ns)
+
+    def _sleep(self, session: Session, open_ns: int) -> None:
+        """Foresee a wake-up; those that were overtaken are dropped when met, or in bulk when they are the most."""
+        heapq.heappush(self._wakes, (open_ns, session.id, session.wake_ticket))
+        if len(self._wakes) > 2 * len(self._roster.sessions) + 64:
+            self._wakes = [wake for wake in self._wakes if self._awaits(wake)]
+            heapq.heapify(self._wakes)
+
+    def _awaits(self, wake: tuple[int, SessionId, int]) -> bool:
+        session = self._roster.sessions.get(wake[1])
+        return session is not None and session.wake_ticket == wake[2]
 
     def reorder(self, session: Session, now_ns: int) -> None:
         """Re-key the session's waiting items after its slack has changed; their age is kept."""

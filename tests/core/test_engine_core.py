@@ -24,6 +24,7 @@ from physis_stream.testing.fake_executor import FakeCosts
 from tests.core.stage import DISCIPLINES
 
 A = SessionId("a")
+UNHURRIED = Limits(max_rows=1, margin_ns=40_000_000)
 
 
 def states(stage, name: str = "a") -> list[str]:
@@ -275,6 +276,64 @@ def test_resuming_a_session_that_runs_does_not_disturb_its_clock(stage):
     stage.run_for(1.0)
     dues = [chunk.due_ns for chunk in stage.chunks("a")]
     assert (dues[-1] - due_before) % 100_000_000 == 0
+
+
+# -- realtime -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("discipline", "in_time"), [("clean", False), ("cascade", True), ("same_step", True)])
+def test_a_realtime_session_that_cannot_keep_up_serially_overlaps_its_chunks_as_the_rule_allows(
+    stage_of, discipline, in_time
+):
+    stage = stage_of(Discipline(discipline), costs=FakeCosts(base_ns=40_000_000, row_ns=2_000_000))
+    stage.open("a", pace=Pace.REALTIME)
+    stage.run_for(10.0)
+    late, made = stage.core.stats().late_chunks, len(stage.chunks("a"))
+    assert (late <= 2 and made >= 98) is in_time
+    assert any(len({row.chunk for row in plan.rows}) > 1 for plan in stage.plans) is in_time
+
+
+def test_a_realtime_session_that_keeps_up_does_not_run_ahead(stage):
+    stage.open("a", pace=Pace.REALTIME)
+    stage.run_for(5.0)
+    assert all(len({row.chunk for row in plan.rows}) <= 1 for plan in stage.plans)
+
+
+def let_both_wait(stage) -> None:
+    """Two realtime sessions that both want their next chunk now, one a little more urgently."""
+    for name in "ab":
+        stage.open(name, pace=Pace.REALTIME)
+    stage.run_for(1.0)
+    while stage.core.next_wake_ns(stage.now_ns) < stage.now_ns + 20_000_000:
+        stage.run_for(0.005)
+    stage.clock.advance_to(stage.core.next_wake_ns(stage.now_ns) + 10_000_000)
+
+
+def test_media_that_a_client_has_buffered_lets_others_go_first(stage_of):
+    plain, reported = (stage_of(limits=UNHURRIED) for _ in range(2))
+    let_both_wait(plain)
+    let_both_wait(reported)
+    first = plain.start_tick().rows[0].session
+    reported.submit(cmd.ReportPlayout(first, 60_000_000))
+    assert reported.start_tick().rows[0].session != first
+
+
+def test_a_report_while_rows_wait_reorders_them(stage_of):
+    stage = stage_of(limits=UNHURRIED)
+    let_both_wait(stage)
+    first = stage.start_tick().rows[0].session
+    stage.end_tick()
+    stage.submit(cmd.ReportPlayout(first, 60_000_000))
+    assert stage.start_tick().rows[0].session != first
+
+
+def test_stale_wake_ups_do_not_pile_up(stage):
+    stage.open("a", pace=Pace.REALTIME)
+    stage.run_for(0.3)
+    for _ in range(1000):
+        stage.pause("a")
+        stage.resume("a")
+    assert len(stage.core._flow._wakes) <= 70
 
 
 # -- reset --------------------------------------------------------------------------------------------------------
