@@ -29,6 +29,7 @@ export class Pane {
   #steered = false;
   #origin = null;
   #chunkAtMs = null;
+  #targetFollows = true;
   #seed;
 
   /**
@@ -151,7 +152,7 @@ export class Pane {
     await this.#attempt("reset", () => this.session.reset({ seed }));
     this.#origin = null;
     this.meters.interrupt();
-    this.#steering?.place(this.#world.action.initial);
+    this.#targetFollows = true;
   }
 
   /** Branch the session; returns it, the target's place and words for where it branched, or null if that was refused. */
@@ -185,6 +186,7 @@ export class Pane {
 
   async #follow(session, generation) {
     this.session = session;
+    this.#targetFollows = true;
     this.#chunkAtMs = null;
     this.meters.interrupt();
     const hear = (type, hearer) =>
@@ -235,6 +237,7 @@ export class Pane {
 
   #telemetryCame(telemetry) {
     this.#chunkAtMs = performance.now();
+    if (this.#targetFollows) this.#steering?.place(telemetry.action);
     this.#readouts?.show(telemetry);
     if (this.#waiting !== "Engine down") return;
     this.#waiting = null;
@@ -347,6 +350,7 @@ export class Pane {
 
   #act(action) {
     if (this.session?.connection !== "connected" || this.session.state === "failed") return;
+    this.#targetFollows = false;
     this.session.act(action);
     if (!this.#steered) {
       this.#steered = true;

@@ -65,7 +65,7 @@ class WorldProfile:
     """See the module. `latent` is (C, h, w) of one frame; `levels` are the noise levels of the S steps, first 1.0;
     clean rows (opening frames and commit rows) pass their latents without noise and are told `commit_level`. `rules`
     lists what may be served, the default first. `window` counts earlier frames in view, `sink` frames that are never
-    evicted."""
+    evicted. `title` and `description` are for people; a profile may leave them out."""
 
     family: str
     name: str
@@ -84,6 +84,8 @@ class WorldProfile:
     tokens_per_frame: int
     action: ActionProfile
     readout: ReadoutProfile
+    title: str = ""
+    description: str = ""
 
     def __post_init__(self) -> None:
         problems = list(self._problems())
@@ -142,17 +144,19 @@ _CASTS: dict[str, Any] = {
 
 
 def _build(kind: type, content: Any, where: str) -> Any:
-    """Make a frozen dataclass of a JSON object, refusing unknown and missing fields by name."""
+    """Make a frozen dataclass of a JSON object, refusing unknown and missing fields by name. A field with a default may
+    be left out."""
     if not isinstance(content, dict):
         raise ProfileError(f"{where} must be a JSON object, got {type(content).__name__}")
     fields = {field.name: field for field in dataclasses.fields(kind)}
-    missing = [name for name in fields if name not in content]
+    missing = [name for name, field in fields.items() if name not in content and field.default is dataclasses.MISSING]
     unknown = [name for name in content if name not in fields]
     if missing or unknown:
         parts = [f"lacks {', '.join(missing)}"] if missing else []
         parts += [f"has unknown fields {', '.join(unknown)}"] if unknown else []
         raise ProfileError(f"{where} {' and '.join(parts)}; expected exactly: {', '.join(fields)}")
-    return kind(**{name: _convert(str(field.type), content[name], f"{where}.{name}") for name, field in fields.items()})
+    given = {name: field for name, field in fields.items() if name in content}
+    return kind(**{name: _convert(str(field.type), content[name], f"{where}.{name}") for name, field in given.items()})
 
 
 def _convert(annotation: str, value: Any, where: str) -> Any:

@@ -111,8 +111,8 @@ def describe(profile: WorldProfile, rule: ContextRule) -> WorldInfo:
     return WorldInfo(
         name=profile.name,
         family=profile.family,
-        title=profile.name,
-        description=f"{profile.width}x{profile.height} at {profile.fps:g} frames a second",
+        title=profile.title or profile.name,
+        description=profile.description or f"{profile.width}x{profile.height} at {profile.fps:g} frames a second",
         height=profile.height,
         width=profile.width,
         fps=profile.fps,

@@ -54,6 +54,8 @@ def make_profile(
             recipe.action_names, recipe.action_low, recipe.action_high, recipe.action_default, "latest"
         ),
         readout=ReadoutProfile(recipe.state.names, recipe.state.units, recipe.state.angles),
+        title=recipe.title,
+        description=recipe.description,
     )
 
 

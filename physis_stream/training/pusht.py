@@ -212,4 +212,7 @@ RECIPE = Recipe(
     policy=policy,
     test_policy=test_policy,
     rest=lambda state: state[:2],
+    title="Push-T",
+    description="Push the grey T onto its green place. There is no simulator behind the picture: a video model dreams "
+    "every frame from what you do.",
 )

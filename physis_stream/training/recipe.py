@@ -54,6 +54,7 @@ class Recipe:
 
     `reset(env, rng)` begins an episode and returns its state; `step(env, action)` advances it and returns the new state
     and whether the episode ended; `frame(env)` draws it. `policy(env, rng)` makes a player for the episode just begun.
+    `title` and `description` introduce the world to people.
     """
 
     name: str
@@ -72,6 +73,8 @@ class Recipe:
     policy: Callable[[gymnasium.Env[Any, Any], np.random.Generator], Policy]
     test_policy: Callable[[gymnasium.Env[Any, Any], np.random.Generator], Policy]
     rest: Callable[[Vector], Vector]
+    title: str = ""
+    description: str = ""
 
 
 class SmoothRandomPolicy:

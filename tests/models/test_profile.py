@@ -30,6 +30,13 @@ def test_missing_fields_are_named_all_at_once():
         parse_profile(changed(levels=None, window=None))
 
 
+def test_title_and_description_may_be_left_out():
+    plain = parse_profile(changed(title=None, description=None))
+    assert (plain.title, plain.description) == ("", "")
+    named = parse_profile(changed(title="Push-T", description="Push the T."))
+    assert (named.title, named.description) == ("Push-T", "Push the T.")
+
+
 def test_unknown_fields_are_named():
     with pytest.raises(ProfileError, match="unknown fields guidance"):
         parse_profile(changed(guidance=3.0))
