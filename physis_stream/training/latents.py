@@ -63,8 +63,21 @@ def load_latents(codec: TinyCausalCodec, shards: list[Shard], cache: Path) -> La
     return LatentSet(torch.cat(latents), actions, states, torch.cat(starts))
 
 
+def motion(data: LatentSet) -> Tensor:
+    """Return how much each frame's latent differs from the one before it, (N,); 0 where an episode begins."""
+    change = torch.zeros(len(data.latents))
+    for first in range(1, len(change), 4096):
+        part = data.latents[first - 1 : first + 4096].float()
+        change[first : first + 4096] = (part[1:] - part[:-1]).square().flatten(1).mean(1)
+    change[data.starts.unique()] = 0.0
+    return change
+
+
 class SequenceDraw:
-    """Draws sequences addressed by step. With `fresh_start` they begin where episodes begin, at rest; else anywhere."""
+    """Draws sequences addressed by step. With `fresh_start` they begin where episodes begin, at rest; else anywhere.
+
+    Sequences in which much moves are drawn more often: what stands still is learned quickly.
+    """
 
     def __init__(self, data: LatentSet, frames: int, default_action: tuple[float, ...], seed: int) -> None:
         self._data, self._frames, self._seed = data, frames, seed
@@ -72,11 +85,19 @@ class SequenceDraw:
         inside = data.starts[: len(data.starts) - frames + 1] == data.starts[frames - 1 :]
         self._anywhere = torch.nonzero(inside)[:, 0].numpy()
         self._at_start = np.intersect1d(data.starts.unique().numpy(), self._anywhere)
+        total = motion(data).double().cumsum(0).numpy()
+        energy = total[self._anywhere + frames - 1] - total[self._anywhere]
+        energy = np.minimum(energy, np.quantile(energy, 0.9)) + 0.3 * energy.mean() + 1e-9
+        self._odds = np.cumsum(energy) / energy.sum()
 
     def __call__(self, step: int, count: int, *, fresh_start: bool) -> Sequences:
         """Return `count` sequences. The first frame's action is the default, as a session's opening frame has it."""
         rng = np.random.default_rng((self._seed, step, int(fresh_start)))
-        first = rng.choice(self._at_start if fresh_start else self._anywhere, count)
+        if fresh_start:
+            first = rng.choice(self._at_start, count)
+        else:
+            place = np.searchsorted(self._odds, rng.random(count))
+            first = self._anywhere[np.minimum(place, len(self._anywhere) - 1)]
         index = torch.from_numpy(first[:, None] + np.arange(self._frames))
         actions = self._data.actions[index].clone()
         actions[:, 0] = self._default

@@ -140,9 +140,13 @@ class WorldLoss(nn.Module):
 
 
 def pack(
-    name: str, groups: Groups, batch: Sequences, readout: TinyReadout, config: WorldTraining, noise: torch.Generator
-) -> tuple[Tensor, ...]:
-    """Lay out a batch: the tensors that `WorldLoss` takes before `attend`, rows in the order of the groups."""
+    name: str, groups: Groups, batch: Sequences, readout: TinyReadout, config: WorldTraining, noise: torch.Generator,
+    first_target: int,
+) -> tuple[Tensor, ...]:  # fmt: skip
+    """Lay out a batch: the tensors that `WorldLoss` takes before `attend`, rows in the order of the groups.
+
+    Frames below `first_target` are no targets.
+    """
     count = batch.latents.shape[0]
     frame = torch.tensor(groups.frames)
     x0 = batch.latents[:, frame].flatten(0, 1)
@@ -151,7 +155,7 @@ def pack(
     weight = 1 + 3 * moved / (moved + 0.5)
     levels = draw_levels(name, config, groups, count, noise)
     is_commit = torch.tensor(groups.versions) == layout_rule(name, config).num_steps
-    target = ((frame >= groups.primed) & ~is_commit).float().expand(count, -1)
+    target = ((frame >= first_target) & ~is_commit).float().expand(count, -1)
     x_t = add_noise(x0, torch.randn(x0.shape, generator=noise), levels.flatten())
     action = batch.actions[:, frame].flatten(0, 1)
     state = readout.targets(batch.states)[:, frame].flatten(0, 1)
@@ -186,12 +190,11 @@ class WorldTrainer:
         self.draw = SequenceDraw(data, config.frames, recipe.action_default, config.seed)
         head_dim = config.width // config.num_heads
         rope = rope_table(config.frames, self.transformer.grid[0], self.transformer.grid[1], head_dim)
-        self.packed: dict[tuple[str, int], tuple[Groups, DenseAttention]] = {}
+        self.packed: dict[str, tuple[Groups, DenseAttention]] = {}
         for name in LAYOUTS:
-            for primed in (1, 2):
-                rule = layout_rule(name, config)
-                order = Groups.of(rule, config.frames, primed)
-                self.packed[name, primed] = order, DenseAttention(order, rule, rope, torch.bfloat16)
+            rule = layout_rule(name, config)
+            order = Groups.of(rule, config.frames)
+            self.packed[name] = order, DenseAttention(order, rule, rope, torch.bfloat16)
         self.step = 0
         if (saved := checkpoint.load(out / "world.pt")) is not None:
             self._restore(saved)
@@ -227,12 +230,14 @@ class WorldTrainer:
         config, name = self.config, self.layout(step)
         address = step * self.num_parts + part
         noise = torch.Generator().manual_seed(config.seed * 1_000_003 + address)
-        primed = 1 if part % 3 == 0 else 2
-        groups, attend = self.packed[name, primed]
-        batch = self.draw(address, config.micro_batch, fresh_start=primed == 1)
-        packed = pack(name, groups, batch, self.readout, config, noise)
+        fresh = part % 3 == 0
+        groups, attend = self.packed[name]
+        batch = self.draw(address, config.micro_batch, fresh_start=fresh)
+        packed = pack(name, groups, batch, self.readout, config, noise, first_target=1 if fresh else 2)
+        # Compiling takes a minute a layout; it pays for the two that most batches have.
+        run = self.run if name in ("clean", "cascade") else self.loss
         with torch.autocast("cpu", torch.bfloat16):
-            error, guess = self.run(*packed, attend)
+            error, guess = run(*packed, attend)
         ((error + config.state_weight * guess) / self.num_parts).backward()
         return torch.stack((error.detach(), guess.detach())) / self.num_parts
 

@@ -2,9 +2,9 @@
 
     latents (N, C, h, w) normalised, float    numbers (N, D) float, in the profile's units
 
-Angles are learned as sine and cosine and come out in radians, -pi..pi. Every cell of the latent says what it takes each number
-to be and how sure it is; the answer is the mean weighted by that, plus a small term that sees all cells. Things that have a place
-are thus read where they are. A readout answers from a single frame and keeps no state.
+Angles are learned as sine and cosine and come out in radians, -pi..pi. Every cell of the latent says what it takes each
+number to be and how sure it is; the answer is the mean weighted by that, plus a small term that sees all cells. Things
+that have a place are thus read where they are. A readout answers from a single frame and keeps no state.
 """
 
 from __future__ import annotations

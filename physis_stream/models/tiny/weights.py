@@ -94,7 +94,8 @@ def assemble(
 
 
 def save_folder(world: LoadedWorld, folder: Path, dtype: torch.dtype = torch.float16) -> None:
-    """Write a world to `folder` in the layout that `load_folder` reads; floating-point tensors are stored as `dtype`."""
+    """Write a world to `folder` in the layout that `load_folder` reads; floating-point tensors are stored as
+    `dtype`."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "profile.json").write_text(profile_json(world.profile), encoding="utf-8")
     for name in ("transformer", "codec", "readout"):
