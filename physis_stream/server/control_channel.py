@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from physis_client.errors import PhysisError, TooLarge
@@ -63,6 +64,7 @@ class ControlChannel:
         self._action: dict[str, Any] | None = None
         self._action_there = asyncio.Event()
         self._newest_seq = -1
+        self._answering = asyncio.Lock()
 
     def receive(self, message: str | bytes) -> None:
         """Queue a request, or answer at once what cannot be queued."""
@@ -99,7 +101,14 @@ class ControlChannel:
     async def run_requests(self) -> None:
         while True:
             request = await self._requests.get()
-            self._send(to_json(await self._dialogue.respond(request)))
+            async with self._answering:
+                self._send(to_json(await self._dialogue.respond(request)))
+
+    async def last_answer(self, within_s: float) -> None:
+        """Wait until the request under way, perhaps the `close` that ended the session, has been answered."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(within_s), self._answering:
+                return
 
     async def run_actions(self) -> None:
         while True:

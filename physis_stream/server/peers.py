@@ -97,8 +97,8 @@ class Peers:
 
     async def _leave(self, session: ServedSession, reason: str) -> None:
         self._videos.pop(session, None)
-        for peer in [p for p in self._peers.values() if p.session is session]:
-            peer.lose(f"the session ended: {reason}", linger_s=0.2)
+        for peer in [p for p in self._peers.values() if p.session is session and p.viewer]:
+            peer.lose(f"the session ended: {reason}")
 
     def _forget(self, peer: Peer) -> None:
         self._peers.pop(peer.id, None)

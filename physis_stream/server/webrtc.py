@@ -42,6 +42,9 @@ from physis_stream.server.video_track import EncodedFrame, VideoStream
 log = logging.getLogger("physis_stream.server")
 MAX_BUFFERED_TELEMETRY = 256 << 10
 MAX_UNTOLD_TELEMETRY = 4
+LAST_ANSWER_S = 1.0
+LINGER_S = 0.2
+"""Time for the last words of an ended session to leave."""
 CHANNELS = ("control", "actions", "telemetry")
 
 
@@ -234,7 +237,8 @@ class Peer:
     async def _tell_notices(self) -> None:
         while (notice := await self._listener.notice()) is not None:
             self._send_control(to_json(event_object(notice)))
-        self.lose("the session ended", linger_s=0.2)
+        await self._control.last_answer(LAST_ANSWER_S)
+        self.lose("the session ended", linger_s=LINGER_S)
 
     async def _tell_stats(self) -> None:
         while True:

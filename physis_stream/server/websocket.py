@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter, deque
+from contextlib import suppress
 from typing import Any
 
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
@@ -30,6 +31,7 @@ from physis_stream.server.sessions import ServedSession
 
 log = logging.getLogger("physis_stream.server")
 HELLO_S = 10.0
+LAST_ANSWER_S = 1.0
 POLICY, TOO_BIG, NORMAL = 1008, 1009, 1000
 
 
@@ -71,6 +73,7 @@ class SessionSocket:
         self._window = AckWindow(self._limits.unacked_chunks)
         self._requests: asyncio.Queue[dict[str, Any]] = asyncio.Queue(self._limits.requests_in_flight)
         self._sending = asyncio.Lock()
+        self._answering = asyncio.Lock()
         world = session.world
         self._frame_bytes = world.chunk_frames * world.height * world.width * 3
 
@@ -155,12 +158,16 @@ class SessionSocket:
 
     async def _answer(self) -> None:
         while True:
-            await self._send(await self._dialogue.respond(await self._requests.get()))
+            request = await self._requests.get()
+            async with self._answering:
+                await self._send(await self._dialogue.respond(request))
 
     async def _tell_notices(self, listener: Listener) -> None:
         while (notice := await listener.notice()) is not None:
             await self._send(event_object(notice))
-        await asyncio.sleep(0.05)  # the answer to `close` may still stand behind the notice
+        with suppress(TimeoutError):  # the answer to the `close` that ended the session may still be on its way
+            async with asyncio.timeout(LAST_ANSWER_S), self._answering:
+                return
 
     async def _tell_chunks(self, listener: Listener) -> None:
         while True:

@@ -208,6 +208,7 @@ class FakeEngineService:
         found.state, found.ended_reason = "ended", reason
         self._publish(found, Notice(session, "ended", {"reason": reason}))
         self._admit_waiting()
+        await asyncio.sleep(self.delay_s.get("close_session", 0.0))
 
     async def status(self, session: SessionId) -> SessionStatus:
         await self._enter("status")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import av
@@ -16,6 +17,8 @@ from physis_stream.server.feed import SessionFeed
 from physis_stream.server.video_encoder import CLOCK_RATE, VideoEncoder, fit
 from physis_stream.server.video_track import EncodedFrame, EncodedTrack, VideoStream
 from physis_stream.testing.fake_service import FakeEngineService, draw
+
+from .conftest import eventually
 
 ID = SessionId("0" * 32)
 
@@ -303,6 +306,40 @@ async def test_no_frame_of_the_old_epoch_leaves_after_a_reset(stream):
     packets = await taken(track, 2)
     assert [p.pts for p in packets] == [4 * CLOCK_RATE // 20, 5 * CLOCK_RATE // 20]
     assert is_keyframe(bytes(packets[0]))
+
+
+class HeldExecutor(ThreadPoolExecutor):
+    """Encodes only once it is released."""
+
+    def __init__(self):
+        super().__init__(1)
+        self.asked, self.released = threading.Event(), threading.Event()
+
+    def submit(self, work, *args, **more):
+        def held():
+            self.asked.set()
+            self.released.wait(5.0)
+            return work()
+
+        return super().submit(held)
+
+
+async def test_a_frame_that_is_being_encoded_when_the_reset_comes_is_not_sent():
+    feed = SessionFeed(FakeEngineService(), ID, 0, lambda reason: None)
+    executor = HeldExecutor()
+    stream = VideoStream(feed, fps=20.0, chunk_frames=2, double_below=0, executor=executor)
+    track = read(stream)
+    feed.publish(chunk(0))
+    await eventually(executor.asked.is_set)
+    feed.begin_epoch(1)
+    executor.released.set()
+    feed.publish(chunk(1, epoch=1, index=0))
+    packets = await taken(track, 2)
+    assert [p.pts for p in packets] == [2 * CLOCK_RATE // 20, 3 * CLOCK_RATE // 20]
+    assert is_keyframe(bytes(packets[0]))
+    assert len(decoded([bytes(p) for p in packets])) == 2
+    stream.remove_track(track)
+    executor.shutdown()
 
 
 async def test_the_end_of_a_session_stops_its_tracks(stream):

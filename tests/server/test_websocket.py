@@ -17,7 +17,10 @@ from physis_client import wire
 from physis_stream.core.ids import SessionId
 from physis_stream.server import serve
 from physis_stream.server.limits import Limits
+from physis_stream.server.settings import ServerSettings
 from physis_stream.server.websocket import AckWindow
+from physis_stream.testing.fake_service import FakeEngineService
+from physis_stream.testing.serving import QUICK, serving
 
 from .conftest import WORLD, eventually
 
@@ -314,28 +317,24 @@ async def test_too_many_requests_at_once_are_refused_and_all_are_answered(robot)
         assert len({a["re"] for a in answers}) == 14
 
 
-async def test_a_flood_of_requests_is_rate_limited_with_a_time_to_wait(robot):
-    session = await robot.open()
-    async with robot.socket(session) as socket:
-        refusals = []
-        for number in range(1, Limits().control_burst + 30):
-            answer = await socket.ask(number, "ping", t=1)
-            if not answer["ok"]:
-                refusals.append(answer["error"])
-        assert refusals
-        assert {e["code"] for e in refusals} == {"capacity"}
-        assert all(e["retry_after_s"] > 0 for e in refusals)
-
-
-async def test_steps_are_not_rate_limited(robot):
-    session = await robot.open()
-    async with robot.socket(session) as socket:
-        for event in range(1, Limits().control_burst + 50):
-            assert (await socket.ask(event, "step", event=event, action=[0.0, 0.0]))["ok"]
+async def test_a_flood_of_requests_is_rate_limited_with_a_time_to_wait_but_steps_are_not():
+    service = FakeEngineService()
+    settings = ServerSettings(timers=QUICK, limits=replace(Limits(), control_rate=0.01, control_burst=5))
+    async with serving(service, settings) as server:
+        robot = Robot(server, service)
+        async with robot.socket(await robot.open()) as socket:
+            answers = [await socket.ask(number, "ping", t=1) for number in range(1, 8)]
+            refusals = [answer["error"] for answer in answers if not answer["ok"]]
+            assert len(refusals) == 3, "hello counted as well"
+            assert {e["code"] for e in refusals} == {"capacity"}
+            assert all(e["retry_after_s"] > 0 for e in refusals)
+            for event in range(1, 20):
+                assert (await socket.ask(event, "step", event=event, action=[0.0, 0.0]))["ok"]
 
 
 async def test_a_close_request_is_answered_then_the_end_is_told_and_the_socket_closed(robot):
     session = await robot.open()
+    robot.service.delay_s["close_session"] = 0.3
     async with robot.socket(session) as socket:
         await socket.send(id=1, type="close")
         seen, closed = await socket.to_the_end()
