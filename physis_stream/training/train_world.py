@@ -11,8 +11,9 @@ sees in training is what it sees when served. Layouts are drawn by share:
 
 Clean rows carry a little noise, told to the model as their level, so that a rollout's own errors look familiar. A
 sequence opens with one frame that is given (an episode's first, at rest) or with two (anywhere: two frames show the
-velocity). The error is that of x0, weighted towards what moves; a small head on the middle block regresses the
-simulator's state at every level and is dropped afterwards.
+velocity). A share `own_context` of the batches sees the model's own estimates as clean rows. The error is that of x0,
+weighted towards what moves; a small head on the middle block regresses the simulator's state at every level and is
+dropped afterwards.
 """
 
 from __future__ import annotations
@@ -59,6 +60,7 @@ class WorldTraining:
     learning_rate: float = 2e-3
     decay_share: float = 0.3
     state_weight: float = 0.1
+    own_context: float = 0.0
     seed: int = 0
 
 
@@ -162,6 +164,30 @@ def pack(
     return x_t, x0, levels.flatten(), action, weight, state, target.flatten()
 
 
+@torch.no_grad()
+def with_own_context(
+    packed: tuple[Tensor, ...], model: TinyWorldTransformer, groups: Groups, rule: ContextRule,
+    attend: DenseAttention, noise: torch.Generator, first_target: int,
+) -> tuple[Tensor, ...]:  # fmt: skip
+    """Replace the clean rows' latents by what the model itself makes of their frames at the last step.
+
+    One more forward, over the whole packed sequence at once, instead of a rollout frame by frame: a rollout's first
+    error rather than its sum, which is what the next frame has to forgive. Opening frames stay true.
+    """
+    x_t, x0, level, action, *rest = packed
+    attended = model(x_t, level, action, attend)
+    found = x_t - level[:, None, None, None] * attended
+    order = list(zip(groups.frames, groups.versions, strict=True))
+    source = list(range(len(order)))
+    for place, (frame, version) in enumerate(order):
+        if frame >= first_target and version == rule.num_steps:
+            source[place] = order.index((frame, version - 1))
+    own = found.unflatten(0, (-1, len(order)))[:, source].flatten(0, 1)
+    replaced = torch.tensor([place != origin for place, origin in enumerate(source)]).repeat(len(x_t) // len(order))
+    noisy = add_noise(own, torch.randn(own.shape, generator=noise), level)
+    return torch.where(replaced[:, None, None, None], noisy, x_t), x0, level, action, *rest
+
+
 def is_matrix(name: str, parameter: Tensor) -> bool:
     """Muon steps the matrices inside the blocks and the conditioning's middle."""
     return parameter.ndim == 2 and (("blocks." in name and "table" not in name) or "condition_mid" in name)
@@ -233,10 +259,15 @@ class WorldTrainer:
         fresh = part % 3 == 0
         groups, attend = self.packed[name]
         batch = self.draw(address, config.micro_batch, fresh_start=fresh)
-        packed = pack(name, groups, batch, self.readout, config, noise, first_target=1 if fresh else 2)
+        first_target = 1 if fresh else 2
+        packed = pack(name, groups, batch, self.readout, config, noise, first_target)
+        rule = layout_rule(name, config)
+        own = rule.commit and float(torch.rand((), generator=noise)) < config.own_context
         # Compiling takes a minute a layout; it pays for the two that most batches have.
         run = self.run if name in ("clean", "cascade") else self.loss
         with torch.autocast("cpu", torch.bfloat16):
+            if own:
+                packed = with_own_context(packed, self.transformer, groups, rule, attend, noise, first_target)
             error, guess = run(*packed, attend)
         ((error + config.state_weight * guess) / self.num_parts).backward()
         return torch.stack((error.detach(), guess.detach())) / self.num_parts

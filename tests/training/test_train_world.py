@@ -8,7 +8,15 @@ from physis_stream.models.tiny.readout import TinyReadout
 from physis_stream.training.latents import LatentSet
 from physis_stream.training.pusht import RECIPE
 from physis_stream.training.team import Team
-from physis_stream.training.train_world import LAYOUTS, WorldTrainer, WorldTraining, draw_levels, layout_rule
+from physis_stream.training.train_world import (
+    LAYOUTS,
+    WorldTrainer,
+    WorldTraining,
+    draw_levels,
+    layout_rule,
+    pack,
+    with_own_context,
+)
 
 SMALL = WorldTraining(
     width=64, num_layers=2, num_heads=2, frames=8, window=4, steps=6, batch=6, micro_batch=2,
@@ -74,6 +82,27 @@ def test_a_run_that_was_interrupted_goes_on_as_if_it_had_not_been(tmp_path):
     second.train(lambda step, losses: None)
     assert torch.equal(parameters(whole), parameters(second))
     assert all(torch.equal(whole.average.values[k], second.average.values[k]) for k in whole.average.values)
+
+
+@pytest.mark.parametrize("name", ["clean", "cascade"])
+def test_own_context_replaces_clean_rows_of_targets_and_nothing_else(name, tmp_path):
+    one = trainer(tmp_path)
+    groups, attend = one.packed[name]
+    noise = torch.Generator().manual_seed(0)
+    batch = one.draw(0, 2, fresh_start=False)
+    packed = pack(name, groups, batch, one.readout, SMALL, noise, 2)
+    rule = layout_rule(name, SMALL)
+    changed = with_own_context(packed, one.transformer, groups, rule, attend, noise, 2)
+    differs = (packed[0] != changed[0]).flatten(1).any(1).unflatten(0, (2, -1)).all(0)
+    clean = (torch.tensor(groups.versions) == rule.num_steps) & (torch.tensor(groups.frames) >= 2)
+    assert torch.equal(differs, clean)
+    assert all(torch.equal(a, b) for a, b in zip(packed[1:], changed[1:], strict=True))
+
+
+def test_training_on_own_context_runs(tmp_path):
+    one = trainer(tmp_path, WorldTraining(**{**_fields(SMALL), "own_context": 1.0}))
+    losses = [one.train_step() for _ in range(6)]
+    assert all(value < 100 for step in losses for value in step.values())
 
 
 def test_a_checkpoint_is_never_half_written(tmp_path):
