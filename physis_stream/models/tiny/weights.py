@@ -101,11 +101,19 @@ def save_folder(world: LoadedWorld, folder: Path, dtype: torch.dtype = torch.flo
     for name in ("transformer", "codec", "readout"):
         module: Any = getattr(world, name)
         module.save_config(folder / name)
+        _forget_origin(folder / name / "config.json")
         tensors = {key: value.to(dtype).contiguous() for key, value in module.state_dict().items()}
         save_file(tensors, str(folder / name / WEIGHTS), metadata={"format": "pt"})
     latents, actions, states = world.starts
     starts = {"latents": latents.half().contiguous(), "actions": actions.contiguous(), "states": states.contiguous()}
     save_file(starts, str(folder / "starts.safetensors"))
+
+
+def _forget_origin(config: Path) -> None:
+    """Drop the folder that a module was once loaded from: it names the machine that trained it."""
+    content = json.loads(config.read_text(encoding="utf-8"))
+    content.pop("_name_or_path", None)
+    config.write_text(json.dumps(content, indent=2, sort_keys=True) + "\n", encoding="utf-8")
 
 
 def _header(path: Path) -> dict[str, Any]:
