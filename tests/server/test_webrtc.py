@@ -368,6 +368,33 @@ def vanish(peer):
         protocol.transport.abort()
 
 
+async def test_a_polite_goodbye_is_noticed_at_once():
+    service = FakeEngineService(pace=0.2)
+    async with serving(service, ServerSettings(timers=replace(QUICK, silence_s=30.0))) as server:
+        page = Page(server, service)
+        peer = await page.connect(await page.open())
+        await peer.close()
+        await eventually(lambda: len(server.context.peers) == 0, within_s=1.0)
+        await page.http.aclose()
+
+
+async def test_a_picture_loss_is_answered_with_a_keyframe(page):
+    session = await page.open()
+    peer = await page.connect(session)
+    await frames(peer, 2)
+    await peer.request("pause")
+    await asyncio.sleep(0.4)
+    (held,) = page.server.context.peers._peers.values()
+    sent, put = [], held._track.put
+    held._track.put = lambda frame: (sent.append(frame.keyframe), put(frame))
+    receiver = peer.connection.getReceivers()[0]
+    await receiver._send_rtcp_pli(
+        peer.connection.getTransceivers()[0].receiver._RTCRtpReceiver__active_ssrc.popitem()[0]
+    )
+    await eventually(lambda: sent)
+    assert sent == [True]
+
+
 async def test_a_connection_that_will_not_close_holds_nobody_up(page, monkeypatch, caplog):
     """aiortc#283."""
     await page.connect(await page.open())
