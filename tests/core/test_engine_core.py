@@ -119,6 +119,20 @@ def test_every_row_runs_once_and_in_order(stage_of):
             assert steps == sorted(steps) == list(range(stage.core.specs[0].rule.rows_per_chunk))
 
 
+def test_older_requests_finish_first_and_commits_wait_behind_requests_that_came_before_them(stage_of):
+    stage = stage_of(Discipline.CLEAN, limits=Limits(max_rows=1))
+    for name in "ab":
+        stage.open(name)
+    stage.run_idle()
+    begun = len(stage.plans)
+    stage.step("a", 0.1)
+    stage.clock.advance(1000)
+    stage.step("b", 0.1)
+    stage.run_idle()
+    served = [(plan.rows[0].session, plan.rows[0].step) for plan in stage.plans[begun:]]
+    assert served == [("a", 0), ("a", 1), ("a", 2), ("b", 0), ("b", 1), ("b", 2), ("a", 3), ("b", 3)]
+
+
 def test_sessions_share_batches_and_do_not_see_each_other(stage_of):
     together, alone = stage_of(), stage_of()
     alone.open("a", 3)
@@ -316,6 +330,13 @@ def test_media_that_a_client_has_buffered_lets_others_go_first(stage_of):
     first = plain.start_tick().rows[0].session
     reported.submit(cmd.ReportPlayout(first, 60_000_000))
     assert reported.start_tick().rows[0].session != first
+
+
+@pytest.mark.parametrize(("reported_ns", "believed_ns"), [(10**18, 100_000_000), (-5, 0), (30_000_000, 30_000_000)])
+def test_a_report_is_believed_between_nothing_and_one_chunk(stage, reported_ns, believed_ns):
+    stage.open("a", pace=Pace.REALTIME)
+    stage.submit(cmd.ReportPlayout(A, reported_ns))
+    assert stage.core._roster.find(A).buffered_ns == believed_ns
 
 
 def test_a_report_while_rows_wait_reorders_them(stage_of):

@@ -184,3 +184,24 @@ def test_cancelled_rows_are_not_served_wherever_they_wait():
         sched.cancel(item)
     assert names(sched.select(0)) == ["stays"]
     assert len(sched) == 0
+
+
+def test_late_rows_are_served_oldest_first():
+    sched = scheduler(max_rows=1)
+    for name, due_ms, asked_ms in (("young", 10, 30), ("old", 20, 5), ("middle", 15, 20)):
+        sched.push("toy", realtime(name, due_ms, asked_ms=asked_ms))
+    assert [names(sched.select(100 * MS))[0] for _ in range(3)] == ["old", "middle", "young"]
+
+
+def test_the_most_urgent_row_goes_even_where_the_credit_of_others_comes_before_it():
+    sched = scheduler(max_rows=4)
+    for index in range(40):
+        sched.push("toy", lockstep(f"robot{index}"))
+    for turn in range(4):
+        for _ in range(4):
+            sched.push("toy", realtime("live", 1000 + turn))
+        sched.select(0)
+    sched.push("toy", realtime("urgent", 3))
+    batch = names(sched.select(0))
+    assert batch[0].startswith("robot"), "credit is spent first"
+    assert "urgent" in batch
