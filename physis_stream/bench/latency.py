@@ -16,8 +16,8 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
-WARM_UP_S = 3.0
-MEAN_GAP_S = 0.37
+WARM_UP_S = 2.0
+MEAN_GAP_S = 0.31
 P50_BAR_MS = 60.0
 P95_BAR_MS = 120.0
 
@@ -103,7 +103,7 @@ def run(*, quick: bool = False, name: str = "pusht", url: str | None = None) -> 
 
     with nullcontext(url) if url else serving.served(name) as base:
         world = latency_browser.world_of(base, name)
-        count = 40 if quick else 160
+        count = 32 if quick else 160
         drive = plan_drive(world["name"], world["action"]["dim"], count)
         with ThreadPoolExecutor(1) as apart:
             browser = summary(apart.submit(latency_browser.measure, base, drive).result())

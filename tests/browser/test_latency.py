@@ -76,7 +76,7 @@ def test_both_clients_measure_a_running_server(fake, monkeypatch):
     assert result["chunk_ms"] == 100.0
     for name in ("chromium", "aiortc"):
         figures = result["client"][name]
-        assert figures["actions"] == 40
+        assert figures["actions"] == 32
         assert figures["unanswered"] <= 2
         assert 80 < figures["chunk_interval_ms"]["p50"] < 125
         assert 10 < figures["control_to_photon_ms"]["p50"] < 400
