@@ -24,6 +24,7 @@ class Playground {
   #rail = new Rail(by);
   #smooth = recall(localStorage, "physis.scale") === "smooth";
   #toastTimer = 0;
+  #forking = false;
 
   async start() {
     this.#chooseScale(this.#smooth);
@@ -86,8 +87,10 @@ class Playground {
   }
 
   async #fork(pane) {
-    if (this.#panes.length >= MOST_PANES || !pane.canFork) return;
+    if (this.#panes.length >= MOST_PANES || !pane.canFork || this.#forking) return;
+    this.#forking = true;
     const branch = await pane.fork();
+    this.#forking = false;
     if (branch === null) return;
     const twin = this.#addPane(pane.world);
     this.#activate(twin);

@@ -273,6 +273,7 @@ export class Pane {
   #refuse(error, generation) {
     if (generation !== this.#generation) return;
     if (this.session?.endedReason && error.code === "session_ended") return;
+    void this.session?.close();
     this.say(words.refused(error));
   }
 
@@ -282,8 +283,9 @@ export class Pane {
     this.#refresh();
   }
 
+  /** Run a command of the connected session; a refusal is told, and nothing else happens. */
   async #attempt(verb, run) {
-    if (this.session === null || this.session.endedReason !== null) return;
+    if (this.session?.connection !== "connected") return;
     try {
       await run();
     } catch (error) {
@@ -295,7 +297,8 @@ export class Pane {
   #choose(verb, value) {
     if (verb === "token") {
       this.#on.token(value);
-      return void this.open();
+      if (this.#world !== null) void this.open();
+      return;
     }
     if (verb === "leave") {
       this.#generation += 1;

@@ -7,6 +7,7 @@ import pytest
 from tests.browser.screen import Screen, Spot
 
 pytestmark = pytest.mark.browser
+SIZES = [(360, 740), (844, 390), (412, 915), (768, 1024), (1024, 768), (1280, 800), (1920, 1080)]
 
 CONTRAST_JS = """
 () => {
@@ -35,7 +36,7 @@ def background(screen: Screen) -> str:
     return screen.page.evaluate("() => getComputedStyle(document.body).backgroundColor")
 
 
-@pytest.mark.parametrize("size", [(360, 740), (844, 390), (412, 915), (768, 1024), (1024, 768), (1280, 800), (1920, 1080)])
+@pytest.mark.parametrize("size", SIZES)
 def test_nothing_sticks_out_at_any_width(fake, screen_on, size):
     width, height = size
     screen = screen_on(fake, viewport={"width": width, "height": height}, has_touch=width < 600, is_mobile=width < 600)

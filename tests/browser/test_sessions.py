@@ -112,3 +112,14 @@ def test_each_pane_pauses_and_resets_alone(fake: FakeServed, screen_on):
     settle(screen, there, pane=1)
     assert stats(fake)["streaming"] == 1
     assert screen.part("fork", 1).is_disabled()
+
+
+def test_an_impatient_hand_makes_one_fork(fake: FakeServed, screen_on):
+    screen = screen_on(fake).open_live()
+    fake.service.delay_s["fork"] = 0.5
+    for _ in range(4):
+        screen.page.keyboard.press("f")
+    screen.until(lambda: screen.panes() == 2, 10, "no second pane")
+    screen.page.wait_for_timeout(1000)
+    assert screen.panes() == 2
+    wait_for_sessions(fake, 2, 2)

@@ -156,3 +156,14 @@ def test_frames_that_stop_coming_are_noticed(fake, screen_on):
     screen = screen_on(fake).open_live()
     fake.service.pace = 1000.0
     screen.until(lambda: screen.link() == "No frames are coming", 8, "a frozen picture passes for live")
+
+
+def test_a_page_that_cannot_connect_says_so_and_gives_its_place_back(fake, screen_on):
+    screen = screen_on(fake)
+    screen.page.add_init_script(
+        "RTCPeerConnection.prototype.setRemoteDescription = () => Promise.reject(new Error('no route to the picture'));"
+    )
+    screen.open()
+    says(screen, "The server cannot be reached")
+    assert screen.part("veil-text").inner_text() == "no route to the picture"
+    wait_for_sessions(fake, 0, 2)
