@@ -1,6 +1,4 @@
-"""A deterministic engine without a model: a square that moves to the action's target.
-
-For tests of whatever sits on top.
+"""A deterministic engine without a model, for tests of whatever sits on top of one.
 
 Implements runtime.service.EngineService on asyncio alone. Sessions are realtime (a chunk each F / fps seconds of
 `pace`) or lockstep; they fork, reset, snapshot, queue and fail on demand. Pictures depend on seed, epoch and actions
@@ -14,9 +12,6 @@ import itertools
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
-
-import numpy as np
 
 from physis_stream.core.commands import Pace
 from physis_stream.core.errors import (
@@ -29,88 +24,18 @@ from physis_stream.core.errors import (
     SessionEnded,
 )
 from physis_stream.core.ids import SessionId, SnapshotId
-from physis_stream.core.spec import ActionSpec
 from physis_stream.runtime.service import (
     ChunkOut,
     EngineStats,
-    Frames,
     Notice,
     OpenRequest,
     Output,
     SessionStatus,
     WorldInfo,
 )
+from physis_stream.testing.fake_world import ACTION, FakeSession, Place, Subscription, draw, square_world, start_of
 
-ACTION = ActionSpec(low=(-1.0, -1.0), high=(1.0, 1.0), initial=(0.0, 0.0), names=("x", "y"))
-STEP_PER_FRAME = 0.08
-"""How far the square moves in one frame, in action units (the picture spans -1..1)."""
-Place = tuple[float, float]
-
-
-def start_of(seed: int) -> Place:
-    """The square's first place under this seed."""
-    return (seed * 7919 % 1999) / 999.5 - 1.0, (seed * 104729 % 1999) / 999.5 - 1.0
-
-
-def move(place: Place, target: Place) -> Place:
-    """One frame of motion, straight to the target and never past it."""
-    dx, dy = target[0] - place[0], target[1] - place[1]
-    distance = (dx * dx + dy * dy) ** 0.5
-    share = 1.0 if distance <= STEP_PER_FRAME else STEP_PER_FRAME / distance
-    return place[0] + dx * share, place[1] + dy * share
-
-
-def draw(place: Place, height: int, width: int) -> Frames:
-    """uint8 RGB (height, width, 3): a blue square on light grey, its centre at `place`."""
-    picture = np.full((height, width, 3), 230, np.uint8)
-    half = max(2, min(height, width) // 10)
-    row = round((place[1] + 1) / 2 * (height - 1))
-    column = round((place[0] + 1) / 2 * (width - 1))
-    picture[max(0, row - half) : row + half, max(0, column - half) : column + half] = (40, 80, 220)
-    return picture
-
-
-@dataclass
-class _Subscription:
-    """A bounded queue: chunks drop oldest first, notices stay."""
-
-    max_chunks: int
-    items: deque[Output] = field(default_factory=deque)
-    ready: asyncio.Event = field(default_factory=asyncio.Event)
-
-    def put(self, item: Output) -> None:
-        chunks = [old for old in self.items if isinstance(old, ChunkOut)]
-        if isinstance(item, ChunkOut) and len(chunks) >= self.max_chunks:
-            self.items.remove(chunks[0])
-        self.items.append(item)
-        self.ready.set()
-
-    def drop_chunks_before(self, epoch: int) -> None:
-        self.items = deque(i for i in self.items if not (isinstance(i, ChunkOut) and i.epoch < epoch))
-
-
-@dataclass
-class _Session:
-    """All of one fake session."""
-
-    id: SessionId
-    world: str
-    pace: Pace
-    seed: int
-    place: Place
-    state: str = "starting"
-    target: tuple[float, ...] = ACTION.initial
-    pending: list[int] = field(default_factory=list)
-    last_event: int = -1
-    prompt: str | None = None
-    epoch: int = 0
-    chunk: int = 0
-    chunks_in_life: int = 0
-    queue_position: int = 0
-    ended_reason: str | None = None
-    subscriptions: list[_Subscription] = field(default_factory=list)
-    last_chunk: ChunkOut | None = None
-    task: asyncio.Task[None] | None = None
+__all__ = ["ACTION", "FakeEngineService", "Place", "draw", "start_of"]
 
 
 class FakeEngineService:
@@ -131,29 +56,7 @@ class FakeEngineService:
         pace: float = 1.0,
         name: str = "fake-square",
     ) -> None:
-        self.world = WorldInfo(
-            name=name,
-            family="fake",
-            title="A square",
-            description="A square that moves to where the action points; no model behind it.",
-            height=height,
-            width=width,
-            fps=fps,
-            chunk_frames=chunk_frames,
-            action={
-                "dim": ACTION.dim,
-                "low": list(ACTION.low),
-                "high": list(ACTION.high),
-                "names": list(ACTION.names),
-                "initial": list(ACTION.initial),
-                "combine": ACTION.combine.value,
-            },
-            discipline="clean",
-            num_steps=1,
-            state_names=("x", "y"),
-            state_units=("", ""),
-            accepts_prompt=True,
-        )
+        self.world = square_world(name, fps, chunk_frames, height, width)
         self.max_sessions = max_sessions
         self.pace = pace
         self.refuse_next: dict[str, EngineError] = {}
@@ -161,7 +64,7 @@ class FakeEngineService:
         self.calls: list[str] = []
         self.alive = True
         self.started = False
-        self._sessions: dict[SessionId, _Session] = {}
+        self._sessions: dict[SessionId, FakeSession] = {}
         self._queue: deque[SessionId] = deque()
         self._snapshots: dict[SnapshotId, tuple[SessionId, Place, int]] = {}
         self._ids = itertools.count(1)
@@ -176,9 +79,9 @@ class FakeEngineService:
         await self._enter("open_session")
         if request.world != self.world.name:
             raise NotFound(f"no world named {request.world}")
-        session = _Session(
+        session = FakeSession(
             id=SessionId(f"{next(self._ids):032x}"),
-            world=request.world,
+            world=self.world,
             pace=request.pace,
             seed=request.seed,
             place=start_of(request.seed),
@@ -192,7 +95,7 @@ class FakeEngineService:
         self._sessions[session.id] = session
         if session.state != "queued":
             self._admit(session)
-        return self._status(session)
+        return session.status()
 
     async def close_session(self, session: SessionId, reason: str = "closed") -> None:
         self.calls.append("close_session")
@@ -206,7 +109,7 @@ class FakeEngineService:
         if session in self._queue:
             self._queue.remove(session)
         found.state, found.ended_reason = "ended", reason
-        self._publish(found, Notice(session, "ended", {"reason": reason}))
+        found.publish(Notice(session, "ended", {"reason": reason}))
         self._admit_waiting()
         await asyncio.sleep(self.delay_s.get("close_session", 0.0))
 
@@ -215,7 +118,7 @@ class FakeEngineService:
         found = self._sessions.get(session)
         if found is None:
             raise NotFound("no such session")
-        return self._status(found)
+        return found.status()
 
     async def control(
         self, session: SessionId, event: int, action: Sequence[float] | None = None, prompt: str | None = None
@@ -261,27 +164,27 @@ class FakeEngineService:
             raise InvalidState("reset is not legal in state queued")
         found.seed, found.place, found.target = seed, start_of(seed), ACTION.initial
         found.pending = []
-        self._begin_epoch(found)
-        self._set_state(found, "ready" if found.pace is Pace.LOCKSTEP else "streaming")
+        found.begin_epoch()
+        found.move_to("ready" if found.pace is Pace.LOCKSTEP else "streaming")
         self._produce(found)
         self._run(found)
-        return self._status(found)
+        return found.status()
 
     async def pause(self, session: SessionId) -> SessionStatus:
         await self._enter("pause")
         found = self._live(session)
         if found.pace is not Pace.REALTIME or found.state not in ("streaming", "paused"):
             raise InvalidState(f"pause is not legal in state {found.state} of a {found.pace.value} session")
-        self._set_state(found, "paused")
-        return self._status(found)
+        found.move_to("paused")
+        return found.status()
 
     async def resume(self, session: SessionId) -> SessionStatus:
         await self._enter("resume")
         found = self._live(session)
         if found.state not in ("paused", "streaming"):
             raise InvalidState(f"resume is not legal in state {found.state}")
-        self._set_state(found, "streaming")
-        return self._status(found)
+        found.move_to("streaming")
+        return found.status()
 
     async def fork(self, session: SessionId, count: int) -> Sequence[SessionStatus]:
         await self._enter("fork")
@@ -292,7 +195,7 @@ class FakeEngineService:
             raise Capacity(f"no room for {count} more sessions", retry_after_s=2.0)
         children = []
         for _ in range(count):
-            child = _Session(
+            child = FakeSession(
                 id=SessionId(f"{next(self._ids):032x}"),
                 world=parent.world,
                 pace=parent.pace,
@@ -306,7 +209,7 @@ class FakeEngineService:
             self._sessions[child.id] = child
             children.append(child)
             self._run(child)
-        return [self._status(child) for child in children]
+        return [child.status() for child in children]
 
     async def snapshot(self, session: SessionId) -> SnapshotId:
         await self._enter("snapshot")
@@ -321,10 +224,10 @@ class FakeEngineService:
         kept = self._snapshots.get(snapshot)
         if kept is None or kept[0] != session:
             raise NotFound("no such snapshot of this session")
-        self._begin_epoch(found)
+        found.begin_epoch()
         found.place, found.chunk = kept[1], kept[2]
-        self._set_state(found, found.state)
-        return self._status(found)
+        found.move_to(found.state)
+        return found.status()
 
     async def subscribe(self, session: SessionId, *, max_chunks: int = 2) -> AsyncIterator[Output]:
         found = self._sessions.get(session)
@@ -333,7 +236,7 @@ class FakeEngineService:
         if found.state == "ended":
             yield Notice(session, "ended", {"reason": found.ended_reason or "closed"})
             return
-        subscription = _Subscription(max_chunks)
+        subscription = Subscription(max_chunks)
         if found.last_chunk is not None:
             subscription.put(found.last_chunk)
         found.subscriptions.append(subscription)
@@ -391,8 +294,8 @@ class FakeEngineService:
     def fail_session(self, session: SessionId, reason: str = "a tick failed") -> None:
         """The model failed under this session: only reset and close are legal now."""
         found = self._sessions[session]
-        self._set_state(found, "failed")
-        self._publish(found, Notice(session, "error", {"reason": reason}))
+        found.move_to("failed")
+        found.publish(Notice(session, "error", {"reason": reason}))
 
     def crash(self) -> None:
         """The engine's loop dies: no chunk comes any more and each call is refused."""
@@ -402,7 +305,7 @@ class FakeEngineService:
         """The engine's loop is back; each session hears it."""
         self.alive = True
         for one in self._sessions.values():
-            self._publish(one, Notice(one.id, "recovered", {}))
+            one.publish(Notice(one.id, "recovered", {}))
 
     def live_sessions(self) -> list[SessionId]:
         """Ids of the sessions that have not ended."""
@@ -434,7 +337,7 @@ class FakeEngineService:
     def _resident(self) -> int:
         return sum(one.state not in ("ended", "queued") for one in self._sessions.values())
 
-    def _live(self, session: SessionId) -> _Session:
+    def _live(self, session: SessionId) -> FakeSession:
         found = self._sessions.get(session)
         if found is None:
             raise NotFound("no such session")
@@ -442,7 +345,7 @@ class FakeEngineService:
             raise SessionEnded(f"the session is over: {found.ended_reason}")
         return found
 
-    def _repeated(self, one: _Session, event: int) -> ChunkOut | None:
+    def _repeated(self, one: FakeSession, event: int) -> ChunkOut | None:
         """The chunk of a step that was asked for before; None for a new one."""
         if event > one.last_event:
             return None
@@ -450,26 +353,14 @@ class FakeEngineService:
             return one.last_chunk
         raise InvalidState(f"event {event} was used before; event ids grow, the newest was {one.last_event}")
 
-    def _step(self, one: _Session, event: int, action: tuple[float, ...]) -> ChunkOut:
+    def _step(self, one: FakeSession, event: int, action: tuple[float, ...]) -> ChunkOut:
         one.target = action
         one.pending.append(event)
         one.last_event = event
         return self._produce(one)
 
-    def _status(self, one: _Session) -> SessionStatus:
-        return SessionStatus(
-            session=one.id,
-            world=one.world,
-            state=one.state,
-            pace=one.pace,
-            epoch=one.epoch,
-            chunks=one.chunks_in_life,
-            queue_position=one.queue_position,
-            ended_reason=one.ended_reason,
-        )
-
-    def _admit(self, one: _Session) -> None:
-        self._set_state(one, "ready" if one.pace is Pace.LOCKSTEP else "streaming")
+    def _admit(self, one: FakeSession) -> None:
+        one.move_to("ready" if one.pace is Pace.LOCKSTEP else "streaming")
         self._produce(one)
         self._run(one)
 
@@ -482,27 +373,13 @@ class FakeEngineService:
             one = self._sessions[waiting]
             if one.queue_position != position:
                 one.queue_position = position
-                self._publish(one, Notice(one.id, "queue", {"position": position}))
+                one.publish(Notice(one.id, "queue", {"position": position}))
 
-    def _set_state(self, one: _Session, state: str) -> None:
-        one.state = state
-        self._publish(one, Notice(one.id, "status", {"state": state, "epoch": one.epoch}))
-
-    def _begin_epoch(self, one: _Session) -> None:
-        one.epoch += 1
-        one.chunk = 0
-        for subscription in one.subscriptions:
-            subscription.drop_chunks_before(one.epoch)
-
-    def _publish(self, one: _Session, item: Output) -> None:
-        for subscription in one.subscriptions:
-            subscription.put(item)
-
-    def _run(self, one: _Session) -> None:
+    def _run(self, one: FakeSession) -> None:
         if one.pace is Pace.REALTIME and (one.task is None or one.task.done()):
             one.task = asyncio.create_task(self._stream(one))
 
-    async def _stream(self, one: _Session) -> None:
+    async def _stream(self, one: FakeSession) -> None:
         clock = asyncio.get_running_loop().time
         due = clock() + self._chunk_s
         while one.state != "ended":
@@ -511,30 +388,6 @@ class FakeEngineService:
             if self.alive and one.state == "streaming":
                 self._produce(one)
 
-    def _produce(self, one: _Session) -> ChunkOut:
-        count, world = self.world.chunk_frames, self.world
-        frames = np.empty((count, world.height, world.width, 3), np.uint8)
-        for index in range(count):
-            if one.chunk:
-                one.place = move(one.place, (one.target[0], one.target[1]))
-            frames[index] = draw(one.place, world.height, world.width)
-        distance = abs(one.target[0] - one.place[0]) + abs(one.target[1] - one.place[1])
-        chunk = ChunkOut(
-            session=one.id,
-            epoch=one.epoch,
-            chunk=one.chunk,
-            first_frame_id=one.chunks_in_life * count,
-            frames=frames,
-            applied=tuple(one.pending),
-            action=tuple(one.target),
-            state={"x": one.place[0], "y": one.place[1]},
-            reward=-distance,
-            timing_ms={"queue": 0.0, "denoise": 1.0, "decode": 0.0, "total": 1.0, "batch_rows": 1.0},
-        )
-        one.pending = []
-        one.chunk += 1
-        one.chunks_in_life += 1
-        one.last_chunk = chunk
+    def _produce(self, one: FakeSession) -> ChunkOut:
         self._ticks += 1
-        self._publish(one, chunk)
-        return chunk
+        return one.produce()

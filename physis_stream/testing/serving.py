@@ -1,4 +1,6 @@
-"""Runs the real server over any engine service on a free loopback port: in this event loop, or in a thread for blocking code.
+"""Runs the real server over any engine service on a free loopback port.
+
+In this event loop, or in a thread for blocking code.
 
 For tests and examples. Both forms end with the block: peers are closed, sessions ended and the service stopped.
 """
@@ -19,7 +21,14 @@ from physis_stream.server.serve import OrderlyServer, bind, url_of, uvicorn_conf
 from physis_stream.server.settings import ServerSettings, Timers
 
 QUICK = Timers(
-    silence_s=0.8, grace_s=0.6, unattached_s=0.6, lockstep_idle_s=1.5, sweep_s=0.05, stats_s=0.1, call_s=5.0, drain_s=1.0
+    silence_s=0.8,
+    grace_s=0.6,
+    unattached_s=0.6,
+    lockstep_idle_s=1.5,
+    sweep_s=0.05,
+    stats_s=0.1,
+    call_s=5.0,
+    drain_s=1.0,
 )
 """Timers for tests: seconds where the server's own are tens of seconds."""
 
