@@ -142,33 +142,28 @@ class Executor:
             failed[party] = _reason("preparing the session", error)
 
     def _run_rows(self, rows: Sequence[Row], failed: Failures) -> int:
-        """Denoise one batch; returns the model's nanoseconds. Adds to `failed` what went wrong."""
+        """Denoise one batch; returns its nanoseconds, latents and noise included. Adds to `failed` what went wrong."""
         stacked = self._stacker.stack(rows, self._fixed_rows)
         slots = self.store.chunk_slots([(row.session, row.chunk) for row in rows])
+        began_ns = self._clock.now_ns()
         latents = self.store.latents.tensor.index_select(0, slots)
-        noise = self._noise.sample(stacked.noise_keys, self._model.latent_shape).to(latents.device)
-        x0 = latents[:, 0]
         if len(stacked.pages) > len(rows):
-            padding = (len(stacked.pages) - len(rows), *x0.shape[1:])
-            x0 = torch.cat((x0, x0.new_zeros(padding)))
-            latents = torch.cat((latents, latents.new_zeros(padding[0], *latents.shape[1:])))
+            latents = torch.cat((latents, latents.new_zeros(len(stacked.pages) - len(rows), *latents.shape[1:])))
+        noise = self._noise.sample(stacked.noise_keys, self._model.latent_shape).to(latents.device)
         if stacked.keeps_noise_R is not None:
             noise = torch.where(stacked.keeps_noise_R[:, None, None, None], latents[:, 1], noise)
-        pad_pages = self._model.max_context_pages if self._fixed_rows else 0
-        began_ns = self._clock.now_ns()
         try:
+            pad_pages = self._model.max_context_pages if self._fixed_rows else 0
             attend = PagedAttend(self.pool, self._rope, stacked.pages, pad_pages=pad_pages)
-            step = StepInput(x0, noise, stacked.level_R, stacked.told_R, stacked.action_RA)
+            step = StepInput(latents[:, 0], noise, stacked.level_R, stacked.told_R, stacked.action_RA)
             output = denoise_step(self._model.denoiser, attend, step)
+            result = torch.stack((output.x0_RCHW, output.noise_RCHW), dim=1)[: len(rows)]
+            self.store.latents.tensor.index_copy_(0, slots, result)
+            self._fail_broken(rows, output.x0_RCHW, failed)
         except Exception as error:
             log.exception("a batch of %d rows failed", len(rows))
             failed.update((row.session, _reason("denoising", error)) for row in rows)
-            return self._clock.now_ns() - began_ns
-        rows_ns = self._clock.now_ns() - began_ns
-        result = torch.stack((output.x0_RCHW, output.noise_RCHW), dim=1)[: len(rows)]
-        self.store.latents.tensor.index_copy_(0, slots, result)
-        self._fail_broken(rows, output.x0_RCHW, failed)
-        return rows_ns
+        return self._clock.now_ns() - began_ns
 
     def _fail_broken(self, rows: Sequence[Row], x0_RCHW: Tensor, failed: Failures) -> None:
         """One look at the host for the whole batch: which rows are not finite."""
