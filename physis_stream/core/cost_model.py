@@ -14,6 +14,9 @@ from dataclasses import dataclass
 _WEIGHT = 0.2
 """Share of a new observation in a running mean, once there are enough of them."""
 
+_BELIEF = 4.0
+"""A sample counts for at most this many times the mean so far: one stall is no news, several are."""
+
 _MEMORY = 128
 """Ticks of a shape after which a width that was not seen again is forgotten: the device may have changed meanwhile."""
 
@@ -35,6 +38,8 @@ class _Mean:
     count: int = 0
 
     def add(self, sample: float) -> None:
+        if self.count >= 4 and self.value > 0.0:
+            sample = min(sample, _BELIEF * self.value)
         self.count += 1
         self.value += (sample - self.value) * max(_WEIGHT, 1.0 / self.count)
 

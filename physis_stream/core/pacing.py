@@ -5,8 +5,8 @@
 
 A chunk is never begun while the one before it is ready and not nearly due, so at most one chunk of lead exists and
 controls are never seconds late. A chunk that comes late moves the anchor: the client's clock stood still meanwhile,
-and there is no burst to catch up. Production time is estimated as in RFC 6298: mean and mean deviation. It knows no
-clock; all times are ns.
+and there is no burst to catch up. Production time is estimated as in RFC 6298, by mean and mean deviation; one stall
+is believed up to two chunks. It knows no clock; all times are ns.
 """
 
 from __future__ import annotations
@@ -83,5 +83,6 @@ class Pacer:
         if self._mean_ns is None:
             self._mean_ns, self._deviation_ns = took_ns, took_ns // 4
             return
+        took_ns = min(took_ns, self._mean_ns + 2 * self._chunk_ns)
         self._deviation_ns += (abs(took_ns - self._mean_ns) - self._deviation_ns) // 4
         self._mean_ns += (took_ns - self._mean_ns) // 8

@@ -1,8 +1,9 @@
 """Watches the facts that an engine core tells and raises AssertionError where they contradict what was promised.
 
-index_in_life strictly rises over resets and restores   nothing of an old epoch comes out after the new one began
-chunks of an epoch come in order, without gaps          no event id is applied twice, or before it was accepted
-SessionClosed is a session's last fact                  a failed session is silent until it is reset
+- index_in_life strictly rises over resets and restores; nothing of an old epoch comes out after the new one began
+- chunks of an epoch come in order, without gaps
+- no event id is applied twice, or before it was accepted, or both applied and dropped
+- SessionClosed is a session's last fact; a failed session is silent until it is reset
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from physis_stream.core.commands import Command, StepChunk, SubmitControl
 from physis_stream.core.events import (
     ChunkReady,
     Event,
+    RequestDropped,
     SessionClosed,
     SessionFailed,
     SessionForked,
@@ -35,6 +37,7 @@ class _Life:
     failed: bool = False
     accepted: set[int] = field(default_factory=set)
     applied: set[int] = field(default_factory=set)
+    dropped: set[int] = field(default_factory=set)
 
 
 class FactChecker:
@@ -80,6 +83,10 @@ class FactChecker:
                     self._life(child).newest_index = life.newest_index
                     self._life(child).epoch = life.epoch
                     self._life(child).next_chunk = fact.chunk + 1
+            case RequestDropped(kind="step" | "control"):
+                assert int(fact.key) in life.accepted, f"{fact} drops an event that nobody sent"
+                assert int(fact.key) not in life.applied | life.dropped, f"{fact} was applied or dropped before"
+                life.dropped.add(int(fact.key))
             case SessionQueued():
                 assert fact.position >= 1, f"{fact} has no place in the queue"
             case SessionFailed():
@@ -103,5 +110,6 @@ class FactChecker:
         applied = set(fact.applied)
         assert applied <= life.accepted, f"{fact} applies events that nobody sent"
         assert not applied & life.applied, f"{fact} applies events a second time"
+        assert not applied & life.dropped, f"{fact} applies events that were dropped"
         life.applied |= applied
         life.newest_index, life.next_chunk = fact.index_in_life, fact.chunk + 1

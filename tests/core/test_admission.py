@@ -119,6 +119,19 @@ def test_realtime_sessions_are_let_in_only_as_many_as_can_be_served_in_time():
     assert stats.late_chunks <= 0.01 * stats.chunks
 
 
+def test_what_lockstep_sessions_are_owed_is_not_promised_to_realtime_sessions():
+    admitted = {}
+    for robots in (0, 1):
+        sim = Simulation(SPEC, costs=FakeCosts(base_ns=0, row_ns=2_000_000, decode_ns=0, overhead_ns=0))
+        for index in range(robots):
+            open_(sim, f"robot{index}")
+        for index in range(30):
+            open_(sim, f"s{index}", Pace.REALTIME)
+            sim.run_for(0.3)
+        admitted[robots] = sim.core.stats().sessions - robots
+    assert admitted == {0: 11, 1: 8}
+
+
 def test_one_realtime_session_is_let_in_even_on_a_device_that_is_too_slow_for_it():
     sim = Simulation(SPEC, costs=FakeCosts(base_ns=80_000_000))
     open_(sim, "a", Pace.REALTIME)

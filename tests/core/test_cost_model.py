@@ -93,6 +93,17 @@ def test_a_width_that_was_not_seen_for_long_is_forgotten_so_that_old_troubles_do
     assert model.predict_ns("toy", 8, 0) < 20 * MS
 
 
+def test_one_stall_is_not_believed_but_a_slowdown_is():
+    model = CostModel(PRIORS)
+    for _ in range(50):
+        observe(model, 4, 10)
+    observe(model, 4, 5000)
+    assert model.predict_ns("toy", 4, 0) <= 17 * MS
+    for _ in range(20):
+        observe(model, 4, 200)
+    assert model.predict_ns("toy", 4, 0) > 150 * MS
+
+
 def test_ticks_without_rows_teach_nothing():
     model = CostModel(PRIORS)
     observe(model, 0, 99)

@@ -307,6 +307,22 @@ def test_a_realtime_session_that_cannot_keep_up_serially_overlaps_its_chunks_as_
     assert any(len({row.chunk for row in plan.rows}) > 1 for plan in stage.plans) is in_time
 
 
+def test_a_rows_urgency_counts_the_rows_that_its_chunk_still_needs(stage_of):
+    stage = stage_of(costs=FakeCosts(base_ns=5_000_000, row_ns=0, decode_ns=1_000_000, overhead_ns=0))
+    stage.open("a", pace=Pace.REALTIME)
+    stage.run_for(3.05)
+    after = []
+    for _ in range(2):
+        stage.clock.advance_to(stage.core.next_wake_ns(stage.now_ns))
+        stage.tick()
+        (item,) = stage.core._roster.find(A).waiting.values()
+        after.append((item.step, item.after_ns))
+    tick_ns = stage.core.cost.tick_ns("toy")
+    assert [step for step, _ in after] == [1, 2]
+    assert after[0][1] == pytest.approx(tick_ns + 1_000_000, rel=0.1)
+    assert after[1][1] == 0
+
+
 def test_a_realtime_session_that_keeps_up_does_not_run_ahead(stage):
     stage.open("a", pace=Pace.REALTIME)
     stage.run_for(5.0)
@@ -389,6 +405,31 @@ def test_steps_that_a_reset_made_void_are_said_to_be(stage):
     facts = stage.reset("a")
     dropped = [(fact.kind, int(fact.key)) for fact in facts if isinstance(fact, RequestDropped)]
     assert dropped == [("step", event) for event in events]
+
+
+@pytest.mark.parametrize("discipline", DISCIPLINES)
+@pytest.mark.parametrize("ticks", range(10))
+def test_a_reset_drops_exactly_what_was_not_applied(stage_of, discipline, ticks):
+    stage = stage_of(discipline)
+    stage.open("a")
+    events = stage.step("a", *[0.1] * 4)
+    for _ in range(ticks):
+        stage.tick()
+    stage.reset("a")
+    applied = {event for chunk in stage.chunks("a") for event in chunk.applied}
+    dropped = {int(fact.key) for fact in stage.told(RequestDropped)}
+    assert applied | dropped == set(events)
+    assert not applied & dropped
+
+
+def test_live_control_that_a_reset_made_void_is_said_to_be(stage):
+    stage.open("a", pace=Pace.REALTIME)
+    stage.run_for(0.5)
+    move, prompt = stage.control("a", 0.5), stage.control("a", prompt="rain")
+    facts = stage.reset("a")
+    assert [(fact.kind, fact.key) for fact in facts if isinstance(fact, RequestDropped)] == [("control", str(move))]
+    stage.run_for(0.5)
+    assert prompt in {event for chunk in stage.chunks("a") for event in chunk.applied}, "prompts outlive a reset"
 
 
 def test_every_reset_is_told_with_its_epoch_also_from_starting(stage):

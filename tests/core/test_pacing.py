@@ -82,6 +82,13 @@ def test_a_late_chunk_moves_all_later_ones_and_there_is_no_burst():
     assert [made.due_ns(chunk) // MS for chunk in (2, 3)] == [230, 330]
 
 
+def test_one_stall_hardly_makes_later_chunks_open_earlier():
+    made = settled(took_ms=40)
+    before = made.lead_ns(QUICK)
+    made.ready(201, made.due_ns(201) - 5000 * MS, made.due_ns(201))
+    assert made.lead_ns(QUICK) <= before + 25 * MS + CHUNK
+
+
 def test_a_twin_has_learnt_the_same_and_keeps_its_own_time():
     made = settled(took_ms=40)
     twin = made.twin()
