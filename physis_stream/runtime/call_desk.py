@@ -167,7 +167,8 @@ class CallDesk:
         wait = _Wait(ask.call)
         for place, item in enumerate(ask.items):
             wait.places[item.session, item.event] = place
-            self._waits.setdefault(item.session, {}).setdefault(item.event, []).append(wait)
+            if self._finished(item) is None:
+                self._waits.setdefault(item.session, {}).setdefault(item.event, []).append(wait)
         try:
             for item in fresh:
                 self._submit(commands.StepChunk(item.session, item.event, item.action), now_ns)
@@ -176,11 +177,16 @@ class CallDesk:
             wait.done = True
             raise
         for item in ask.items:
-            newest = self.register.live(item.session).newest_chunk
-            if newest is not None and item.event in newest.applied:
-                self._fill(wait, newest, item.event)
+            chunk = self._finished(item)
+            if chunk is not None:
+                self._fill(wait, chunk, item.event)
         if not ask.items:
             self._answer(ask.call, [])
+
+    def _finished(self, item: StepItem) -> ChunkOut | None:
+        """The session's newest chunk, if this very step made it."""
+        newest = self.register.live(item.session).newest_chunk
+        return newest if newest is not None and item.event in newest.applied else None
 
     def _check_step(self, item: StepItem) -> bool:
         """If the item is new (True) or repeats a step that is under way or was the last (False); raises for a wrong
@@ -194,9 +200,8 @@ class CallDesk:
         self._spec.action.check(item.action)
         if record.newest_event is None or item.event > record.newest_event:
             return True
-        under_way = item.event in self._waits.get(item.session, {})
-        newest = record.newest_chunk
-        if under_way or (newest is not None and item.event in newest.applied):
+        waits = self._waits.get(item.session, {}).get(item.event, ())
+        if any(not wait.done for wait in waits) or self._finished(item) is not None:
             return False
         raise InvalidState(f"event {item.event} was used before; event ids grow, the newest was {record.newest_event}")
 
