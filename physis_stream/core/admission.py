@@ -69,8 +69,7 @@ class Admission:
 
     @property
     def pulse_ns(self) -> int | None:
-        """The longest tick in which all rows of a chunk, and a wait, fit into its media time; None without
-        realtime."""
+        """The longest tick with which a chunk's rows, and a wait, fit into its media time; None without realtime."""
         pulses = [load.world.chunk_ns // (load.world.rows + 1) for load in self._loads.values() if load.realtime]
         return min(pulses, default=None)
 

@@ -34,8 +34,10 @@ class Branches:
         self._limits = limits
 
     def fork(self, command: ForkSession, now_ns: int) -> None:
-        """Promise the children their room; they come to be at the parent's next boundary. Capacity if there is no
-        room."""
+        """Promise the children their room; they come to be at the parent's next boundary.
+
+        Capacity if there is no room.
+        """
         roster, parent = self._roster, self._roster.find(command.session)
         roster.check(parent, Trigger.FORK)
         if not command.children or len(set(command.children)) != len(command.children):

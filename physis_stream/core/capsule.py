@@ -27,8 +27,10 @@ class KvEntry:
 
 @dataclass(frozen=True, slots=True)
 class Capsule:
-    """`next_chunk` is the cursor: the first chunk not made yet. Noise follows from `seed` and the chunk's number
-    alone."""
+    """`next_chunk` is the cursor: the first chunk not made yet.
+
+    Noise follows from `seed` and the chunk's number alone.
+    """
 
     world: str
     pace: Pace

@@ -18,8 +18,7 @@ class Pace(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class OpenSession:
-    """Open a session; its chunk 0 is primed from the world's starts (by seed) or an image that the runtime holds for
-    it.
+    """Open a session; chunk 0 is primed from the world's starts (by seed) or an image that the runtime holds for it.
 
     `world` may be None where the core serves one world. `wait` allows queueing; without it no room means Capacity.
     """
@@ -51,8 +50,7 @@ class SubmitControl:
 
 @dataclass(frozen=True, slots=True)
 class StepChunk:
-    """Lockstep: produce exactly one chunk under this action. Several may be queued; they pipeline as the rule
-    allows."""
+    """Lockstep: produce exactly one chunk under this action. Several may be queued; the rule says how they overlap."""
 
     session: SessionId
     event: EventId

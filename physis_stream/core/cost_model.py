@@ -1,9 +1,8 @@
-"""What a tick will take, learnt from what ticks took: a table by batch width for each shape, with priors before the
-first.
+"""What a tick will take, learnt from what ticks took: a table by batch width for each shape, and priors before.
 
 Widths are bucketed by powers of two; each bucket keeps running means of its width and its time, and predictions
-interpolate between buckets, so a curve that is affine on one machine and stepped on another is followed alike. It
-knows no clock and no sessions.
+interpolate between buckets, so a curve that is affine on one machine and stepped on another is followed alike.
+A width that was not seen for long is forgotten, a single stall is not believed. It knows no clock and no sessions.
 """
 
 from __future__ import annotations

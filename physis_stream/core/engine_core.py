@@ -144,8 +144,10 @@ class EngineCore:
         return plan
 
     def complete(self, result: Result, now_ns: int) -> tuple[Event, ...]:
-        """Take the outcome of the outstanding plan; return the facts. Raises InvalidState for any other plan's
-        result."""
+        """Take the outcome of the outstanding plan; return the facts.
+
+        Raises InvalidState for any other plan's result.
+        """
         roster, out = self._roster, self._roster.outstanding
         if out is None or out.plan.tick != result.tick:
             raise InvalidState(f"tick {result.tick} is not outstanding")
@@ -177,8 +179,7 @@ class EngineCore:
         return roster.told()
 
     def next_wake_ns(self, now_ns: int) -> int | None:
-        """When schedule may next return a plan: now, later, or None while only a command or a result can change
-        that."""
+        """When schedule may next return a plan; None while only a command or a result can change that."""
         if self._roster.outstanding is not None:
             return None
         if self._roster.ops or len(self._scheduler):

@@ -34,10 +34,10 @@ class StateChanged:
 
 @dataclass(frozen=True, slots=True)
 class ChunkReady:
-    """A chunk's last step is committed and its frames are decoded; `applied` are the control events it was first to
-    use.
+    """A chunk's last step is done and its frames are decoded.
 
-    `index_in_life` grows over epochs and never repeats: pts and frame ids derive from it.
+    `applied` are the control events that it was the first to use. `index_in_life` grows over epochs and never repeats:
+    pts and frame ids derive from it.
     """
 
     session: SessionId
@@ -75,8 +75,7 @@ class SnapshotRestored:
 
 @dataclass(frozen=True, slots=True)
 class ControlIgnored:
-    """A control or step whose id is not above the newest one seen: a repetition or a late arrival. Nothing was
-    changed."""
+    """A control or step whose id is not above the newest one seen, repeated or late. Nothing was changed."""
 
     session: SessionId
     event: EventId

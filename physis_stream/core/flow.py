@@ -1,5 +1,4 @@
-"""The flow of work: which rows could run, when the next chunk opens, and what a chosen item becomes as a row of a
-plan.
+"""The flow of work: which rows could run, when the next chunk opens, and what a chosen item becomes in a plan.
 
     consider_opening -> wake-up time (realtime) or run queue -> select -> open the chunk: control is fixed here -> row
     row complete -> the chunk advances -> rows that waited for it enter the run queue
@@ -117,8 +116,7 @@ class Flow:
             self._cancel(session, chunk)
 
     def start_row(self, session: Session, item: WorkItem, now_ns: int) -> tuple[Row, Decode | None]:
-        """Turn a chosen item into a row, opening its chunk if need be; and its decode if it is the chunk's last
-        step."""
+        """Turn a chosen item into a row, opening its chunk if need be, and the decode that its last step brings."""
         del session.waiting[item.chunk]
         if item.opens:
             self._open(session, item, now_ns)

@@ -1,5 +1,4 @@
-"""A bounded queue between a producer and one reader: drops the oldest when full, and everything of an epoch that is
-over.
+"""A bounded queue between a producer and one reader: drops the oldest when full, and every epoch that is over.
 
 No frame of an old epoch is ever handed out after the new one began, and a slow reader costs memory for `capacity`
 items, not more. It knows no threads and no frames; whoever shares it between threads guards it.

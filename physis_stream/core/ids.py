@@ -11,7 +11,6 @@ EventId = NewType("EventId", int)
 """Number of a control event; grows per session, chosen by the client."""
 Epoch = NewType("Epoch", int)
 ChunkIndex = NewType("ChunkIndex", int)
-"""Position of a chunk since its seed: chunk 0 is the primed chunk; an epoch begun by restore goes on at the
-snapshot's chunk."""
+"""Position of a chunk since its seed; chunk 0 is primed. A restored epoch goes on at the snapshot's chunk."""
 PageId = NewType("PageId", int)
 TickIndex = NewType("TickIndex", int)

@@ -97,8 +97,10 @@ class PageLedger:
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """How long versions are kept, derived once from a world's rule and sink. `reach[v]` is in chunks; 0: never
-    read."""
+    """How long versions are kept, derived once from a world's rule and sink.
+
+    `reach[v]` is in chunks; 0: never read.
+    """
 
     reach: tuple[int, ...]
     committed: int

@@ -1,5 +1,4 @@
-"""Births and deaths: admission in order, the first chunk of an epoch, failure, and the end that leaves nothing
-behind."""
+"""Births and deaths: admission in order, the first chunk of an epoch, failure, an end that leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -90,8 +89,10 @@ class Lives:
         self._roster.tell(SessionFailed(session.id, reason))
 
     def end(self, session: Session, reason: str, now_ns: int) -> None:
-        """End a session at whatever stage it is. What the outstanding plan still uses is freed when its tick has
-        ended."""
+        """End a session at whatever stage it is.
+
+        What the outstanding plan still uses is freed when its tick has ended.
+        """
         roster, waited = self._roster, session.state is State.QUEUED
         self.void_work(session)
         roster.move(session, Trigger.CLOSE)

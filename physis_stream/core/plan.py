@@ -1,6 +1,8 @@
 """The plan of one tick, as data, and its result. A plan can be recorded, replayed and checked without a model.
 
-Plan = state ops (in order)  ->  one batch of rows  ->  decodes of the chunks whose last step is among the rows
+    Plan = state ops (in order)  ->  one batch of rows  ->  decodes of the chunks whose last step is among the rows
+
+It knows no tensors and no devices.
 """
 
 from __future__ import annotations
@@ -77,8 +79,7 @@ class Decode:
 
 @dataclass(frozen=True, slots=True)
 class StartState:
-    """Make or remake a session's tensors for an epoch: start latent by seed (or the image held for it), fresh VAE
-    state."""
+    """Make a session's tensors anew for an epoch: start latent by seed or from its image, fresh VAE state."""
 
     session: SessionId
     epoch: Epoch
@@ -87,8 +88,7 @@ class StartState:
 
 @dataclass(frozen=True, slots=True)
 class CloneState:
-    """Copy a session's tensors at a committed boundary to another session or snapshot (by reference where
-    immutable)."""
+    """Copy tensors at a committed boundary to another session or snapshot, by reference where immutable."""
 
     source: SessionId | SnapshotId
     target: SessionId | SnapshotId
@@ -106,8 +106,10 @@ StateOp = StartState | CloneState | DropState
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """One tick on one worker. All rows share `shape_key`. May hold state ops alone, of any shape; then `shape_key` is
-    empty."""
+    """One tick on one worker.
+
+    All rows share `shape_key`. May hold state ops alone, of any shape; then `shape_key` is empty.
+    """
 
     tick: TickIndex
     shape_key: str

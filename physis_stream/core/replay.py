@@ -1,5 +1,4 @@
-"""Record what goes in and out of an engine core, and run it again elsewhere: same commands and results, same plans
-and facts.
+"""Record what goes in and out of an engine core, and run it again elsewhere: same calls, same plans and facts.
 
     {"call": "serve",    "version", "specs", "limits", "priors"}            first record of a trace
     {"call": "submit",   "now_ns", "command", "facts" | "refused"}
@@ -28,8 +27,7 @@ Record = dict[str, Any]
 
 
 class Diverged(Exception):
-    """A replayed core answered differently from the recorded one: record `index` has `expected`, the replay gave
-    `got`."""
+    """The replayed core answered record `index` differently: `expected` was recorded, `got` came."""
 
     def __init__(self, index: int, expected: Any, got: Any) -> None:
         super().__init__(f"record {index}: expected {expected!r}, got {got!r}")

@@ -23,8 +23,7 @@ from physis_stream.core.served_world import ServedWorld
 from physis_stream.core.session import Session, State, Trigger, next_state
 
 MAX_REMEMBERED_ENDS = 256
-"""Ended sessions whose id and reason are remembered, so that a late command is told so; nothing else of them is
-kept."""
+"""Ended sessions whose id and reason are remembered for late commands; nothing else of them is kept."""
 
 
 @dataclass(slots=True)
@@ -42,8 +41,9 @@ class Snapshot:
 
 @dataclass(slots=True)
 class PendingOp:
-    """A state op that no plan has carried yet. `party` is the session or snapshot that fails if it does, with its
-    generation.
+    """A state op that no plan has carried yet.
+
+    `party` is the session or snapshot that fails if it does, with its generation.
     """
 
     op: StateOp
@@ -53,8 +53,10 @@ class PendingOp:
 
 @dataclass(slots=True)
 class Outstanding:
-    """The plan that is being carried out. `rows` go with plan.rows; `users` are the sessions whose pages it
-    touches."""
+    """The plan that is being carried out.
+
+    `rows` go with plan.rows; `users` are the sessions whose pages it touches.
+    """
 
     plan: Plan
     started_ns: int

@@ -1,5 +1,4 @@
-"""Work items that could run now, ordered by urgency, with O(log n) insertion and lazy removal. Knows no sessions'
-state."""
+"""Work items that could run now, by urgency, with O(log n) insertion and lazy removal. Knows no session's state."""
 
 from __future__ import annotations
 
@@ -37,8 +36,10 @@ class WorkItem:
 
 
 class RunQueue:
-    """A heap of work items by key; equal keys in order of arrival. Cancelled items are dropped when met, or in
-    bulk."""
+    """A heap of work items by key; equal keys in order of arrival.
+
+    Cancelled items are dropped when met, or in bulk.
+    """
 
     def __init__(self) -> None:
         self._heap: list[tuple[int, int, WorkItem]] = []

@@ -19,8 +19,7 @@ def _digest_u64(purpose: bytes, *numbers: int) -> int:
 
 
 def noise_key(seed: int, chunk: int, step: int) -> int:
-    """The 64-bit address of the noise that makes this step's input; equal arguments give equal keys on every
-    machine."""
+    """The 64-bit address of the noise that makes this step's input; the same on every machine."""
     return _digest_u64(_NOISE, seed, chunk, step)
 
 

@@ -60,16 +60,14 @@ class ServedWorld:
         return num_pages * self.spec.page_bytes + self.spec.fixed_bytes
 
     def version(self, step: int, chunk: int, earlier: int) -> int:
-        """The version of chunk `earlier` that (chunk, step) attends to; the committed one for primed and sink
-        chunks."""
+        """The version of chunk `earlier` that (chunk, step) attends to; committed for primed and sink chunks."""
         distance = chunk - earlier
         if earlier == 0 or distance > self.window:
             return self.committed
         return self._versions[step][distance - 1]
 
     def may_run(self, in_flight: Sequence[Flight], index: int) -> bool:
-        """If the next row of in_flight[index] finds complete all that it reads; index = len asks for a chunk not yet
-        open.
+        """If the next row of in_flight[index] finds all that it reads; index = len asks for one not yet open.
 
         Rows of one session also keep strictly behind the same step of the chunk before, whatever the rule allows.
         """
@@ -89,8 +87,7 @@ class ServedWorld:
         return chunk - earlier <= self.window or earlier < self.spec.sink
 
     def context(self, table: PageTable, chunk: int, step: int) -> tuple[ContextChunk, ...]:
-        """What (chunk, step) reads: sink chunks beyond the window, then the window, oldest first, densely
-        positioned."""
+        """What (chunk, step) reads: sinks beyond the window, then the window, oldest first, densely positioned."""
         window_start = max(0, chunk - self.window)
         view = (*range(min(self.spec.sink, window_start)), *range(window_start, chunk))
         context = []

@@ -141,8 +141,7 @@ RUNNING = frozenset({State.READY, State.STREAMING})
 
 
 def next_state(state: State, trigger: Trigger) -> State:
-    """Where `trigger` leads from `state`; raises InvalidState (SessionEnded once ended) where the table has no
-    entry."""
+    """Where `trigger` leads from `state`; raises InvalidState, or SessionEnded, if the table has no entry."""
     target = TRANSITIONS[state].get(trigger)
     if target is not None:
         return target
@@ -191,8 +190,7 @@ class BoundaryAct(Protocol):
         """Do it: no chunk is in flight now."""
 
     def cancel(self) -> tuple[str, str]:
-        """It will not happen: give back what was promised for it; return its kind and key as RequestDropped names
-        it."""
+        """It will not happen: give back what was promised; return kind and key as RequestDropped names them."""
 
 
 @dataclass(slots=True)

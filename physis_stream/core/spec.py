@@ -1,5 +1,4 @@
-"""What core knows of a world: shapes as numbers, costs in bytes, the context rule and the action's bounds. No
-tensors."""
+"""What core knows of a world: shapes as numbers, costs in bytes, the context rule, bounds of actions. No tensors."""
 
 from __future__ import annotations
 
@@ -42,8 +41,7 @@ class ActionSpec:
         return len(self.low)
 
     def check(self, value: Sequence[float]) -> Action:
-        """Return `value` as an Action, clipped to the bounds; raise InvalidAction for a wrong length, type or
-        non-finite."""
+        """Return `value` clipped to the bounds; raise InvalidAction for a wrong length or type, or a non-finite."""
         if isinstance(value, (str, bytes)) or not isinstance(value, Sequence):
             raise InvalidAction(f"an action is a list of {self.dim} numbers, got {type(value).__name__}")
         if len(value) != self.dim:

@@ -1,5 +1,4 @@
-"""An executor without a model: it carries out plans on labelled cells and catches every row that reads the wrong
-thing.
+"""An executor without a model: it carries out plans on labelled cells and catches every row that reads wrongly.
 
 A page is a cell that holds the label of what was last written to it. The label of a chunk's KV is a hash of all that
 made it (noise, control, what was attended to), so two sessions have equal labels exactly if a model would have given

@@ -1,7 +1,9 @@
 """An engine core, a fake executor and a fake clock, wired as the runtime would wire them; every fact is checked.
 
-sim = Simulation(toy_spec())
-sim.submit(OpenSession(...)); sim.run_for(seconds=2); sim.chunks(session)
+    sim = Simulation(toy_spec())
+    sim.submit(OpenSession(...)); sim.run_for(seconds=2); sim.chunks(session)
+
+The same seed of events gives the same run.
 """
 
 from __future__ import annotations
@@ -108,8 +110,7 @@ class Simulation:
         self._seat = RecordedCore(self.core, write)
 
     def check_empty(self) -> None:
-        """Raise AssertionError unless nothing is left once all work is done: no session, page, promise, tensor,
-        wake-up."""
+        """Raise AssertionError unless nothing is left once all work is done: no page, promise, tensor, wake-up."""
         self.run_idle()
         stats = self.core.stats()
         self.core.check_integrity()
