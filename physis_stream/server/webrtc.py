@@ -51,8 +51,9 @@ CHANNELS = ("control", "actions", "telemetry")
 def checked_offer(sdp: str, limits: Limits) -> str:
     """Return the offer without multicast-DNS candidates; refuse one that is too large or not an offer of video.
 
-    A browser that hides its address behind an mDNS name sends the first check itself, so the name, which takes a
-    second to resolve, is not needed. Taking the last candidate away takes the end-of-candidates mark along.
+    A browser that hides its address behind an mDNS name sends the first check itself, so the name, which takes a second
+    to resolve, is not needed. Where candidates are hidden or missing their end is not taken at its word either: ICE
+    would give up before that check arrives.
     """
     if len(sdp) > limits.sdp:
         raise TooLarge(f"an SDP has at most {limits.sdp} bytes")
@@ -68,12 +69,13 @@ def checked_offer(sdp: str, limits: Limits) -> str:
         raise InvalidRequest("an offer has exactly one video section")
     if any(line.startswith("m=audio") for line in media):
         raise InvalidRequest("this session has no audio")
+    shown = [line for line in lines if line.startswith("a=candidate:") and ".local " not in line]
     hidden = any(line.startswith("a=candidate:") and ".local " in line for line in lines)
     kept = [
         line
         for line in lines
         if not (line.startswith("a=candidate:") and ".local " in line)
-        and not (hidden and line == "a=end-of-candidates")
+        and not (line == "a=end-of-candidates" and (hidden or not shown))
     ]
     return "\r\n".join(kept)
 

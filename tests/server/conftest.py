@@ -95,3 +95,14 @@ async def served() -> AsyncIterator[tuple[Serving, FakeEngineService]]:
     service = FakeEngineService(pace=0.2)
     async with serving(service) as server:
         yield server, service
+
+
+@pytest.fixture
+async def page(served):
+    """A page of that server; its peers are closed with the test."""
+    from .page import Page
+
+    made = Page(*served)
+    yield made
+    await asyncio.gather(*(peer.close() for peer in made.peers))
+    await made.http.aclose()

@@ -9,7 +9,6 @@ import json
 import weakref
 from dataclasses import replace
 
-import httpx
 import pytest
 from aiortc import RTCPeerConnection, RTCSessionDescription
 
@@ -24,7 +23,6 @@ from physis_client.errors import (
     Unauthorized,
     VersionMismatch,
 )
-from physis_client.webrtc import WebRtcPeer
 from physis_stream.core.ids import SessionId
 from physis_stream.server.limits import Limits
 from physis_stream.server.settings import IceServer, ServerSettings
@@ -32,52 +30,7 @@ from physis_stream.testing.fake_service import FakeEngineService, start_of
 from physis_stream.testing.serving import QUICK, serving
 
 from .conftest import WORLD, eventually
-
-
-class Page:
-    """What a page does: opens sessions over HTTP and connects peers to them."""
-
-    def __init__(self, server, service):
-        self.server, self.service = server, service
-        self.http = httpx.AsyncClient(base_url=server.url, timeout=5.0)
-        self.peers = []
-
-    async def open(self, **fields):
-        answer = await self.http.post("/v1/sessions", json={"model": WORLD, "seed": 1, **fields})
-        assert answer.status_code == 201, answer.text
-        return answer.json()
-
-    async def connect(self, session, **more):
-        peer = await WebRtcPeer.connect(self.server.url, session["id"], session["token"], timeout=5.0, **more)
-        self.peers.append(peer)
-        return peer
-
-    async def ask(self, session, ending="", method="POST", **more):
-        headers = {"Authorization": f"Bearer {session['token']}"}
-        return await self.http.request(method, f"/v1/sessions/{session['id']}{ending}", headers=headers, **more)
-
-    async def state(self, session):
-        return (await self.ask(session, method="GET")).json()["state"]
-
-
-@pytest.fixture
-async def page(served):
-    made = Page(*served)
-    yield made
-    await asyncio.gather(*(peer.close() for peer in made.peers))
-    await made.http.aclose()
-
-
-async def frames(peer, count):
-    coming = peer.frames()
-    return [await anext(coming) for _ in range(count)]
-
-
-def centre(rgb):
-    """Where the blue square is, in action units, from pixels."""
-    ys, xs = ((rgb[:, :, 2] > 150) & (rgb[:, :, 0] < 120)).nonzero()
-    height, width = rgb.shape[:2]
-    return (xs.mean() / (width - 1) * 2 - 1, ys.mean() / (height - 1) * 2 - 1)
+from .page import Page, centre, frames
 
 
 async def test_frames_arrive_even_sharp_and_in_order(page):
