@@ -167,16 +167,14 @@ class Screen:
 
     def arrives(self, spot: Spot, within_s: float, pane: int = 0, within_px: float = 3.0) -> float:
         """Wait until the agent is within `within_px` of a place; return the seconds it took or fail."""
-        last = [Spot(-1, -1)]
-
-        def there() -> bool:
-            last[0] = self.agent(pane)
-            return last[0].px_to(spot) <= within_px
-
         began = time.monotonic()
-        while not there():
-            missing = f"the agent is {last[0].px_to(spot):.1f} px from the pointer after {within_s} s"
-            assert time.monotonic() - began < within_s, missing
+        while True:
+            seen = self.look(pane)["agent"]
+            away = None if seen is None else spot_of(seen).px_to(spot)
+            if away is not None and away <= within_px:
+                break
+            place = "nowhere in the picture" if away is None else f"{away:.1f} px from the pointer"
+            assert time.monotonic() - began < within_s, f"the agent is {place} after {within_s} s"
             self.page.wait_for_timeout(40)
         return time.monotonic() - began
 
