@@ -37,6 +37,7 @@ from physis_stream.server.playout import show_at_once
 from physis_stream.server.problems import InvalidRequest
 from physis_stream.server.sessions import Attachment, ServedSession, SessionRegister
 from physis_stream.server.settings import ServerSettings
+from physis_stream.server.silence import Silence
 from physis_stream.server.video_track import EncodedFrame, VideoStream
 
 log = logging.getLogger("physis_stream.server")
@@ -297,15 +298,15 @@ class Peer:
 
     async def _watch_silence(self) -> None:
         timers, now = self._settings.timers, self._register.now
-        began, heard, heard_at = now(), -1, now()
+        began, silence = now(), None
         while True:
             await asyncio.sleep(timers.sweep_s)
-            ready = self.connected and (self.viewer or "control" in self._channels)
-            if not ready and now() - began > timers.connect_s:
-                self.lose("it did not connect in time")
-            if (received := self._received()) != heard or not ready:
-                heard, heard_at = received, now()
-            elif now() - heard_at > timers.silence_s and not self.viewer:
+            if not (self.connected and (self.viewer or "control" in self._channels)):
+                if now() - began > timers.connect_s:
+                    self.lose("it did not connect in time")
+                continue
+            silence = silence or Silence(timers.silence_s, timers.sweep_s, now())
+            if silence.look(now(), self._received()) and not self.viewer:
                 self.lose("it went silent")
 
     def lose(self, reason: str, linger_s: float = 0.0) -> None:

@@ -14,6 +14,7 @@ from physis_stream.server.ledger import REMEMBERED, EventLedger
 from physis_stream.server.limits import Limits
 from physis_stream.server.sessions import REMEMBERED_ENDED, SessionRegister
 from physis_stream.server.settings import Timers
+from physis_stream.server.silence import Silence
 from physis_stream.testing.fake_service import FakeEngineService
 
 from .conftest import WORLD, eventually
@@ -235,6 +236,35 @@ def test_the_ledger_is_bounded():
         ledger.number(1, event)
     assert ledger.own(1, [10, 11]) == [10]
     assert len(ledger._seen) == len(ledger._by_number) == REMEMBERED
+
+
+# Silence
+
+
+def looks(*seen, silence_s=4.0, every_s=0.5):
+    """What `Silence` says at each (time, packets)."""
+    silence = Silence(silence_s, every_s, 0.0)
+    return [silence.look(now_s, received) for now_s, received in seen]
+
+
+def test_a_peer_that_keeps_sending_is_there():
+    assert not any(looks(*((0.5 * n, n) for n in range(1, 100))))
+
+
+def test_a_peer_that_falls_silent_is_gone_once_the_time_is_over():
+    seen = [(0.5 * n, min(n, 3)) for n in range(1, 20)]
+    gone = looks(*seen)
+    assert gone.index(True) == seen.index((6.0, 3)), "heard at 1.5 s, gone after 5.5 s"
+
+
+def test_one_packet_is_enough_to_be_heard():
+    assert not any(looks(*((0.5 * n, n // 7) for n in range(1, 60))))
+
+
+def test_a_server_that_was_held_up_blames_nobody_but_still_notices():
+    held_up = [(0.5, 1), (1.0, 1), (11.0, 1)]
+    assert looks(*held_up) == [False, False, False]
+    assert looks(*held_up, *((11.0 + 0.5 * n, 1) for n in range(1, 9)))[-1] is True
 
 
 def test_the_defaults_notice_within_5_s_and_free_within_20_s():
