@@ -18,10 +18,11 @@ from starlette.routing import Route, WebSocketRoute
 
 from physis_client.errors import PhysisError
 from physis_stream.core.errors import EngineError
-from physis_stream.runtime.service import EngineService, Notice
+from physis_stream.runtime.service import EngineService
 from physis_stream.server import openapi, static_files
 from physis_stream.server.auth import Authority, Gate
 from physis_stream.server.context import ServerContext
+from physis_stream.server.engine_watch import EngineWatch
 from physis_stream.server.events import EventStreams
 from physis_stream.server.http import Routes
 from physis_stream.server.limits import TokenBucket
@@ -44,36 +45,14 @@ async def answer_http_exception(request: Request, error: Exception) -> Response:
     return problem_response(problem)
 
 
-class Watch:
-    """Two loops beside the requests: end sessions that nobody holds, and tell everybody when the engine dies."""
-
-    def __init__(self, server: ServerContext) -> None:
-        self._server = server
-        self._was_alive = True
-
-    async def sweep(self) -> None:
-        register = self._server.register
-        while True:
-            await asyncio.sleep(self._server.settings.timers.sweep_s)
-            try:
-                await register.sweep(register.now())
-            except Exception:
-                log.exception("sweeping the sessions failed")
-
-    async def watch_engine(self) -> None:
-        register = self._server.register
-        while True:
-            await asyncio.sleep(self._server.settings.timers.stats_s)
-            try:
-                alive = (await register.ask(self._server.service.stats())).alive
-            except (EngineError, TimeoutError):
-                alive = False
-            if self._was_alive and not alive:
-                log.error("the engine's loop is dead")
-                error = PhysisError("the engine is down", code="engine_down", recoverable=False).to_object()
-                for session in register:
-                    session.feed.publish(Notice(session.id, "error", {"error": error}))
-            self._was_alive = alive
+async def sweep_for_ever(register: SessionRegister) -> None:
+    """End sessions that nobody holds."""
+    while True:
+        await asyncio.sleep(register.timers.sweep_s)
+        try:
+            await register.sweep(register.now())
+        except Exception:
+            log.exception("sweeping the sessions failed")
 
 
 def create_app(
@@ -89,11 +68,13 @@ def create_app(
     `playground` and `client` are the folders of the pages; by default those that ship.
     """
     register = SessionRegister(service, settings.limits, settings.timers)
+    watch = EngineWatch(register)
     server = ServerContext(
         service=service,
         settings=settings,
         register=register,
-        peers=Peers(register, settings),
+        watch=watch,
+        peers=Peers(register, settings, watch),
         authority=Authority(settings, wall_clock),
         opens=TokenBucket(settings.limits.open_rate, settings.limits.open_burst),
     )
@@ -125,8 +106,8 @@ def create_app(
 @asynccontextmanager
 async def _life(server: ServerContext) -> AsyncIterator[None]:
     await server.service.start()
-    watch = Watch(server)
-    tasks = [asyncio.create_task(watch.sweep()), asyncio.create_task(watch.watch_engine())]
+    await server.watch.look()
+    tasks = [asyncio.create_task(sweep_for_ever(server.register)), asyncio.create_task(server.watch.run())]
     try:
         yield
     finally:

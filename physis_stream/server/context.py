@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from physis_stream.runtime.service import EngineService
 from physis_stream.server.auth import Authority
+from physis_stream.server.engine_watch import EngineWatch
 from physis_stream.server.limits import TokenBucket
 from physis_stream.server.peers import Peers
 from physis_stream.server.sessions import SessionRegister
@@ -19,6 +20,7 @@ class ServerContext:
     service: EngineService
     settings: ServerSettings
     register: SessionRegister
+    watch: EngineWatch
     peers: Peers
     authority: Authority
     opens: TokenBucket

@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from aioice import ice
 
 from physis_stream.core.errors import Capacity, NotFound
+from physis_stream.server.engine_watch import EngineWatch
 from physis_stream.server.problems import RateLimited
 from physis_stream.server.sessions import ServedSession, SessionRegister
 from physis_stream.server.settings import ServerSettings
@@ -30,10 +31,11 @@ def addresses_or_loopback(use_ipv4: bool, use_ipv6: bool) -> list[str]:
 class Peers:
     """Register of live peers, by id."""
 
-    def __init__(self, register: SessionRegister, settings: ServerSettings) -> None:
+    def __init__(self, register: SessionRegister, settings: ServerSettings, watch: EngineWatch) -> None:
         ice.get_host_addresses = addresses_or_loopback
         self._register = register
         self._settings = settings
+        self._watch = watch
         self._peers: dict[str, Peer] = {}
         self._videos: dict[ServedSession, VideoStream] = {}
         self._encoding = ThreadPoolExecutor(max_workers=2, thread_name_prefix="encode")
@@ -59,7 +61,8 @@ class Peers:
         most = limits.viewers_per_session if viewer else limits.peers_per_session
         if sum(peer.session is session and peer.viewer == viewer for peer in self._peers.values()) >= most:
             raise Capacity(f"a session has at most {most} {'viewers' if viewer else 'peers'}", retry_after_s=5.0)
-        peer = Peer(self._register, session, self._video(session), self._settings, self._forget, viewer=viewer)
+        video = self._video(session)
+        peer = Peer(self._register, session, video, self._settings, self._watch, self._forget, viewer=viewer)
         self._peers[peer.id] = peer
         self.made += 1
         try:

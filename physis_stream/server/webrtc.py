@@ -12,7 +12,6 @@ import logging
 import secrets
 from collections import deque
 from collections.abc import Callable
-from dataclasses import asdict
 from typing import Any
 
 from aiortc import (
@@ -27,10 +26,11 @@ from aiortc.exceptions import InternalError, InvalidAccessError, InvalidStateErr
 from aiortc.rtcrtpparameters import RTCRtpCodecCapability
 
 from physis_client.errors import TooLarge
-from physis_stream.core.errors import EngineError, InvalidState
+from physis_stream.core.errors import InvalidState
 from physis_stream.runtime.service import ChunkOut
 from physis_stream.server.control_channel import ControlChannel, event_object
 from physis_stream.server.dialogue import Dialogue
+from physis_stream.server.engine_watch import EngineWatch
 from physis_stream.server.json_text import to_json
 from physis_stream.server.limits import Limits
 from physis_stream.server.playout import show_at_once
@@ -127,6 +127,7 @@ class Peer:
         session: ServedSession,
         video: VideoStream,
         settings: ServerSettings,
+        watch: EngineWatch,
         on_closed: Callable[[Peer], None],
         *,
         viewer: bool,
@@ -137,6 +138,7 @@ class Peer:
         self.lost_because: str | None = None
         self._register = register
         self._settings = settings
+        self._watch = watch
         self._video = video
         self._on_closed = on_closed
         self._attachment: Attachment | None = None if viewer else register.attach(session)
@@ -246,11 +248,7 @@ class Peer:
     async def _tell_stats(self) -> None:
         while True:
             await asyncio.sleep(self._settings.timers.stats_s)
-            try:
-                stats = asdict(await self._register.ask(self._register.service.stats()))
-            except (EngineError, TimeoutError):
-                stats = {"alive": False}
-            self._send_control(to_json({**stats, "event": "stats"}))
+            self._send_control(to_json({**self._watch.latest, "event": "stats"}))
 
     def _frame_sent(self, frame: EncodedFrame) -> None:
         stamp = self._origin.timestamp(frame)
