@@ -82,7 +82,7 @@ class SessionRegister:
             state="ready" if parent.state in ("ready", "streaming") else "paused",
             listening=False,
             newest_event=None,
-            newest_chunk=None if newest is None else dataclasses.replace(newest, session=child),
+            newest_chunk=None if newest is None else dataclasses.replace(newest, session=child, applied=()),
         )
 
     def get(self, session: SessionId) -> SessionRecord | None:
