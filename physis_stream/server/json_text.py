@@ -23,11 +23,11 @@ def _finite(value: Any) -> Any:
 
 
 def to_json(value: Any) -> str:
-    """Return compact JSON; numbers that JSON does not know become null."""
+    """Return compact JSON; numbers that JSON does not know become null, other objects their text."""
     try:
         return json.dumps(value, separators=(",", ":"), allow_nan=False)
     except (ValueError, TypeError):
-        return json.dumps(_finite(value), separators=(",", ":"), allow_nan=False)
+        return json.dumps(_finite(value), separators=(",", ":"), allow_nan=False, default=str)
 
 
 def object_from_json(text: str | bytes) -> dict[str, Any]:

@@ -13,7 +13,7 @@ import itertools
 import logging
 import secrets
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -117,7 +117,7 @@ class SessionRegister:
     def __len__(self) -> int:
         return len(self._live)
 
-    def __iter__(self) -> Any:
+    def __iter__(self) -> Iterator[ServedSession]:
         return iter(list(self._live.values()))
 
     def now(self) -> float:
@@ -132,19 +132,14 @@ class SessionRegister:
         """Open a session; return it, its status and the token that alone may use it."""
         world = self.world(request.world)
         self._check_room(1)
-        opening = asyncio.ensure_future(self.service.open_session(request))
-        done, _ = await asyncio.wait((opening,), timeout=self.timers.call_s)
-        if not done:
-            opening.add_done_callback(self._close_late)
-            raise TimeoutError
-        status = opening.result()
+        (status,) = await self._make(self._open(request))
         session, token = self._admit(status, world, request.seed)
         return session, status, token
 
     async def fork(self, parent: ServedSession, count: int) -> list[tuple[ServedSession, SessionStatus, str]]:
         """Fork a session; each child has a token of its own."""
         self._check_room(count)
-        children = await self.ask(self.service.fork(parent.id, count))
+        children = await self._make(self.service.fork(parent.id, count))
         made = []
         for status in children:
             child, token = self._admit(status, parent.world, parent.seed)
@@ -291,9 +286,27 @@ class SessionRegister:
             raise Forbidden("the token is not this session's")
         return past
 
-    def _close_late(self, opening: asyncio.Future[SessionStatus]) -> None:
-        if not opening.cancelled() and opening.exception() is None:
-            self._keep(asyncio.ensure_future(self.service.close_session(opening.result().session, "opened too late")))
+    async def _open(self, request: OpenRequest) -> Sequence[SessionStatus]:
+        return (await self.service.open_session(request),)
+
+    async def _make(self, call: Coroutine[Any, Any, Sequence[SessionStatus]]) -> Sequence[SessionStatus]:
+        """Await a call that makes sessions. If the caller goes or the time is over, what it makes later is closed."""
+        making = asyncio.ensure_future(call)
+        try:
+            done, _ = await asyncio.wait((making,), timeout=self.timers.call_s)
+        except asyncio.CancelledError:
+            making.add_done_callback(self._close_late)
+            raise
+        if not done:
+            making.add_done_callback(self._close_late)
+            raise TimeoutError
+        return making.result()
+
+    def _close_late(self, making: asyncio.Future[Sequence[SessionStatus]]) -> None:
+        if making.cancelled() or making.exception() is not None:
+            return
+        for status in making.result():
+            self._keep(asyncio.ensure_future(self.service.close_session(status.session, "made too late")))
 
     def _keep(self, task: asyncio.Future[None]) -> None:
         assert isinstance(task, asyncio.Task)

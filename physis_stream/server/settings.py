@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from physis_stream.server.limits import Limits
 
+ICE_URL = re.compile(r"stuns?:[^\s:?]+(:\d{1,5})?|turns?:[^\s:?]+(:\d{1,5})?(\?transport=(udp|tcp))?")
 LOOPBACK_HOSTS = ("localhost", "127.0.0.1", "::1")
 
 
@@ -77,6 +79,11 @@ class ServerSettings:
             raise ConfigurationError(f"binding {self.host} opens the server to others: give it a token file")
         if self.token is not None and len(self.token) < 16:
             raise ConfigurationError("the token must have at least 16 characters")
+        for url in (url for server in self.ice_servers for url in server.urls):
+            if not ICE_URL.fullmatch(url):
+                raise ConfigurationError(
+                    f"an ICE server is stun:host[:port] or turn:host[:port][?transport=], got {url}"
+                )
         for origin in self.allowed_origins:
             if "://" not in origin or origin.rstrip("/").count("/") != 2:
                 raise ConfigurationError(f"an origin is scheme://host[:port], got {origin}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from physis_stream.server.auth import Authority, Claims, host_name
-from physis_stream.server.settings import ConfigurationError, ServerSettings, is_loopback, read_token_file
+from physis_stream.server.settings import ConfigurationError, IceServer, ServerSettings, is_loopback, read_token_file
 from physis_stream.testing.serving import QUICK
 
 from .conftest import WORLD, problem
@@ -213,11 +213,18 @@ def test_any_bind_but_loopback_demands_a_token(host, loopback):
 
 @pytest.mark.parametrize(
     "wrong", [{"token": "short"}, {"port": -1}, {"port": 70000}, {"allowed_origins": ("page.example",)},
-              {"allowed_origins": ("https://page.example/path",)}]
+              {"allowed_origins": ("https://page.example/path",)},
+              {"ice_servers": (IceServer(("turn.example",)),)}, {"ice_servers": (IceServer(("stun:a b",)),)},
+              {"ice_servers": (IceServer(("http://x",)),)}]
 )  # fmt: skip
 def test_wrong_settings_are_refused_at_load(wrong):
     with pytest.raises(ConfigurationError):
         ServerSettings(**wrong)
+
+
+def test_ice_servers_are_named_as_browsers_do():
+    for url in ("stun:stun.example", "stun:192.0.2.1:3478", "turn:t.example:3478?transport=udp", "turns:t.example"):
+        ServerSettings(ice_servers=(IceServer((url,), "user", "secret"),))
 
 
 def test_a_token_file_is_read_only_if_others_cannot(tmp_path):

@@ -9,6 +9,7 @@ import pytest
 from physis_client import errors as client_errors
 from physis_client.errors import FAMILIES, PhysisError, from_object
 from physis_stream.core import errors as core_errors
+from physis_stream.server.json_text import to_json
 from physis_stream.server.limits import Limits
 from physis_stream.server.problems import STATUS, InvalidRequest, error_object, problem_response
 from physis_stream.server.settings import ServerSettings, Timers
@@ -132,3 +133,9 @@ def test_a_malformed_error_object_is_an_internal_error(body):
 
 def test_an_unknown_code_keeps_its_name():
     assert from_object({"code": "from_the_future", "message": "m"}).code == "from_the_future"
+
+
+def test_what_json_does_not_know_does_not_break_an_answer():
+    assert to_json({"a": float("nan"), "b": [float("inf"), 1.5], "c": object}) == (
+        '{"a":null,"b":[null,1.5],"c":"<class \'object\'>"}'
+    )

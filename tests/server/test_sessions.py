@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 
 import pytest
@@ -193,6 +194,27 @@ async def test_no_two_sessions_share_a_token(register):
     tokens = {(await opened(register, Pace.LOCKSTEP))[1] for _ in range(50)}
     assert len(tokens) == 50
     assert min(map(len, tokens)) >= 43
+
+
+async def test_children_that_come_after_their_asker_went_are_closed(register):
+    """A socket that dies in the middle of a fork must not leave sessions that nobody knows."""
+    session, _ = await opened(register, Pace.LOCKSTEP)
+    service = register.service
+    fork, gate = service.fork, asyncio.Event()
+
+    async def slow_fork(parent, count):
+        await gate.wait()
+        return await fork(parent, count)
+
+    service.fork = slow_fork
+    asking = asyncio.create_task(register.fork(session, 3))
+    await asyncio.sleep(0)
+    asking.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asking
+    gate.set()
+    await eventually(lambda: service.calls.count("close_session") == 3)
+    assert service.live_sessions() == [session.id]
 
 
 # The ledger of events
