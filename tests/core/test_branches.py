@@ -117,6 +117,16 @@ def test_a_child_counts_its_clients_events_from_anew(stage):
     assert stage.chunks("b")[0].applied == (1,)
 
 
+def test_a_child_acts_under_the_control_that_its_parent_had(stage):
+    stage.open("a", pace=Pace.REALTIME)
+    stage.control("a", 0.7, "rain")
+    stage.run_for(0.6)
+    stage.fork("a", "b")
+    stage.run_for(0.5)
+    rows = [row for plan in stage.plans for row in plan.rows if row.session == "b"]
+    assert {(row.control.action, row.control.prompt) for row in rows} == {((0.7,), "rain")}
+
+
 def test_a_fork_is_refused_where_the_children_could_not_own_a_full_window(stage_of):
     spec_pages = Retention.of(stage_of().core.specs[0]).pages_per_session
     stage = stage_of(limits=Limits(num_pages=3 * spec_pages))
