@@ -1,8 +1,9 @@
 """What the engine core itself costs: microseconds of deciding for each row of work, at any number of sessions.
 
-Half the sessions are realtime and together ask for half of what the (imaginary) device can do; the other half are lockstep and
-step again as soon as a chunk is ready. The clock of the sessions is imaginary too; what is measured is the wall time spent in
-submit, schedule and complete, divided by the rows that were planned. It should be flat in the number of sessions.
+Half the sessions are realtime and together ask for half of what the (imaginary) device can do; the other half are
+lockstep and step again as soon as a chunk is ready. The clock of the sessions is imaginary too; what is measured is
+the wall time spent in submit, schedule and complete, divided by the rows that were planned. It should be flat in the
+number of sessions.
 """
 
 from __future__ import annotations
@@ -78,7 +79,7 @@ def _open(num_sessions: int) -> _Drive:
 
 
 def _world(num_sessions: int) -> WorldSpec:
-    """A world of four steps and a window of eight chunks, slow enough that realtime sessions ask for half the device."""
+    """A world of four steps and a window of eight, slow enough that realtime sessions ask for half the device."""
     rule = ContextRule(Discipline.CASCADE, num_steps=4, window=8, commit=True)
     chunk_s = max(0.05, num_sessions / 2 * rule.rows_per_chunk * _ROW_NS * 1e-9 / 0.5)
     return WorldSpec(
