@@ -13,9 +13,9 @@ from physis_stream.runtime.service import EngineService
 from physis_stream.server.app import create_app
 from physis_stream.server.settings import ConfigurationError, ServerSettings
 
-log = logging.getLogger("physis_stream.server")
 PING_INTERVAL_S = 1.5
 PING_TIMEOUT_S = 3.0
+NOT_STARTED = "the engine did not start; the log above says why"
 
 
 class StartFailed(RuntimeError):
@@ -77,7 +77,10 @@ class OrderlyServer(uvicorn.Server):
         self._announce = announce
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets=sockets)
+        try:
+            await super().startup(sockets=sockets)
+        except SystemExit as stopped:
+            raise StartFailed(NOT_STARTED) from stopped
         if self.started:
             self._announce()
 
@@ -98,9 +101,7 @@ def run(service: EngineService, settings: ServerSettings, *, announce: Callable[
     server = OrderlyServer(uvicorn_config(service, settings), lambda: announce(told))
     try:
         server.run(sockets=[listening])
-    except SystemExit as stopped:
-        log.debug("uvicorn left with %s", stopped.code)
     finally:
         listening.close()
     if not server.started:
-        raise StartFailed("the engine did not start; the log above says why")
+        raise StartFailed(NOT_STARTED)

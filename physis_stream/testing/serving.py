@@ -17,7 +17,7 @@ from typing import Any
 import uvicorn
 
 from physis_stream.runtime.service import EngineService
-from physis_stream.server.serve import OrderlyServer, bind, url_of, uvicorn_config
+from physis_stream.server.serve import OrderlyServer, StartFailed, bind, url_of, uvicorn_config
 from physis_stream.server.settings import ServerSettings, Timers
 
 QUICK = Timers(
@@ -76,7 +76,7 @@ async def serving(service: EngineService, settings: ServerSettings | None = None
         while not server.started:
             if task.done():
                 await task
-                raise RuntimeError("the server did not start")
+                raise StartFailed("the server did not start")
             await asyncio.sleep(0.005)
         app: Any = config.app
         yield Serving(url_of(settings, listening.getsockname()[1]), app.state.server, lambda call: call())

@@ -84,6 +84,12 @@ def test_an_engine_that_does_not_start_is_an_error_and_nothing_is_announced(capf
     assert "no weights" in capfd.readouterr().err
 
 
+async def test_an_engine_that_does_not_start_fails_inside_a_running_loop_too():
+    with pytest.raises(StartFailed):
+        async with serving(SlowStart(ValueError("no weights"))):
+            pytest.fail("it must not serve")
+
+
 async def test_open_event_streams_do_not_hold_the_server_up():
     service, clock = FakeEngineService(), asyncio.get_running_loop().time
     async with serving(service) as server, httpx.AsyncClient(base_url=server.url) as http:
