@@ -5,7 +5,9 @@
     lockstep  rows without a deadline, oldest first
 
 Urgent rows fill the batch, which stops growing where its predicted time would make its most urgent row late: width is
-bounded by the deadline, not by memory. What room is left goes to late rows, then to lockstep; lockstep rows fill a
+bounded by the deadline, not by memory. Only rows that can wait for the next tick are left out for that: one that would
+be late if left out, or is late already, costs less in this batch than in one of its own, and a batch that is cut
+for nothing makes everybody late. What room is left goes to late rows, then to lockstep; lockstep rows fill a
 tick only so far that the rows of a realtime chunk still fit into its own media time. Each of those two lanes also
 earns credit while it waits, a share of the rows served, and spends it ahead of the urgent lane, so that no class
 starves. Shape buckets take turns by deficit round-robin over predicted time. Every item is pushed, moved at most
@@ -47,8 +49,9 @@ class _CreditLane:
 class _Batch:
     """Rows taken so far, and the time by which the batch must have ended."""
 
-    def __init__(self, shape_key: str, cost: CostModel, max_rows: int) -> None:
+    def __init__(self, shape_key: str, cost: CostModel, max_rows: int, now_ns: int) -> None:
         self.items: list[WorkItem] = []
+        self._now_ns = now_ns
         self.budget_ns: int | None = None
         self._shape_key = shape_key
         self._cost = cost
@@ -60,10 +63,16 @@ class _Batch:
         return len(self.items) >= self._max_rows
 
     def fits(self, item: WorkItem) -> bool:
-        """If the batch with this item still ends within the budget. Alone, an item always fits."""
-        if self.budget_ns is None or not self.items:
+        """If the item belongs in this batch: within the budget, or because it cannot wait. Alone, it always fits."""
+        if self.budget_ns is None or not self.items or self.time_with(item) <= self.budget_ns:
             return True
-        return self.time_with(item) <= self.budget_ns
+        return item.due_ns is not None and not self._can_wait(item)
+
+    def _can_wait(self, item: WorkItem) -> bool:
+        """If the item would still make it in a tick of its own after this one."""
+        this_ns = self._cost.predict_ns(self._shape_key, len(self.items), self._decodes)
+        next_ns = self._cost.predict_ns(self._shape_key, 1, item.decodes)
+        return item.latest_end_ns - self._now_ns >= this_ns + next_ns
 
     def tighten(self, budget_ns: int | None) -> None:
         """From here on, the batch must end within this time as well."""
@@ -104,7 +113,7 @@ class _Bucket:
 
     def take(self, now_ns: int, cost: CostModel, pulse_ns: int | None) -> list[WorkItem]:
         """Make one batch; at least one row if there is one."""
-        batch = _Batch(self.shape_key, cost, self._max_rows)
+        batch = _Batch(self.shape_key, cost, self._max_rows, now_ns)
         self._set_budget(batch, now_ns, cost)
         lockstep = self._drain(self._lockstep.queue, batch, self._lockstep.owed)
         late = self._drain(self._late.queue, batch, self._late.owed)

@@ -62,6 +62,24 @@ def test_the_batch_stops_growing_where_its_most_urgent_row_would_be_late():
     assert len(sched) == 7
 
 
+def test_a_row_that_could_not_wait_for_the_next_tick_is_not_left_out():
+    """Four rows end at 6 ms, as the most urgent one must. The fifth, left out, would end at 6 + 3 ms: too late for 8."""
+    sched = scheduler()
+    sched.push("toy", realtime("urgent", 6))
+    for name, due_ms in (("a", 8), ("b", 8), ("c", 8), ("d", 8), ("patient", 20)):
+        sched.push("toy", realtime(name, due_ms))
+    assert names(sched.select(0)) == ["urgent", "a", "b", "c", "d"]
+    assert names(sched.select(0)) == ["patient"]
+
+
+def test_a_late_row_joins_a_tick_rather_than_making_one_of_its_own():
+    sched = scheduler()
+    sched.push("toy", realtime("late", 1, asked_ms=-5))
+    for index in range(4):
+        sched.push("toy", realtime(f"tight{index}", 6))
+    assert "late" in names(sched.select(0))
+
+
 def test_a_lone_row_goes_even_if_it_will_be_late():
     sched = scheduler()
     sched.push("toy", realtime("hopeless", 1))
