@@ -7,10 +7,13 @@
 Urgent rows fill the batch, which stops growing where its predicted time would make its most urgent row late: width is
 bounded by the deadline, not by memory. Only rows that can wait for the next tick are left out for that: one that would
 be late if left out, or is late already, costs less in this batch than in one of its own, and a batch that is cut
-for nothing makes everybody late. What room is left goes to late rows, then to lockstep; lockstep rows fill a
-tick only so far that the rows of a realtime chunk still fit into its own media time. Each of those two lanes also
-earns credit while it waits, a share of the rows served, and spends it ahead of the urgent lane, so that no class
-starves. Shape buckets take turns by deficit round-robin over predicted time. Every item is pushed, moved at most
+for nothing makes everybody late. Even so a tick ends soon enough for a chunk's rows to fit into its media time, so that
+in an overload those who can be served in time still are.
+
+What room is left goes to late rows, then to lockstep; lockstep rows fill a tick only so far that the rows of a realtime
+chunk still fit into its own media time. Each of those two lanes also earns credit while it waits, a share of the rows
+served, and spends it ahead of the urgent lane, so that no class starves. Shape buckets take turns by deficit
+round-robin over predicted time. Every item is pushed, moved at most
 once, and popped: O(log n).
 
 It knows work items and costs, no sessions, and no reasons why an item may run.
@@ -49,9 +52,9 @@ class _CreditLane:
 class _Batch:
     """Rows taken so far, and the time by which the batch must have ended."""
 
-    def __init__(self, shape_key: str, cost: CostModel, max_rows: int, now_ns: int) -> None:
+    def __init__(self, shape_key: str, cost: CostModel, max_rows: int, now_ns: int, pulse_ns: int | None) -> None:
         self.items: list[WorkItem] = []
-        self._now_ns = now_ns
+        self._now_ns, self._pulse_ns = now_ns, pulse_ns
         self.budget_ns: int | None = None
         self._shape_key = shape_key
         self._cost = cost
@@ -64,9 +67,13 @@ class _Batch:
 
     def fits(self, item: WorkItem) -> bool:
         """If the item belongs in this batch: within the budget, or because it cannot wait. Alone, it always fits."""
-        if self.budget_ns is None or not self.items or self.time_with(item) <= self.budget_ns:
+        if self.budget_ns is None or not self.items:
             return True
-        return item.due_ns is not None and not self._can_wait(item)
+        time_ns = self.time_with(item)
+        if time_ns <= self.budget_ns:
+            return True
+        in_pulse = self._pulse_ns is None or time_ns <= self._pulse_ns
+        return in_pulse and item.due_ns is not None and not self._can_wait(item)
 
     def _can_wait(self, item: WorkItem) -> bool:
         """If the item would still make it in a tick of its own after this one."""
@@ -113,7 +120,7 @@ class _Bucket:
 
     def take(self, now_ns: int, cost: CostModel, pulse_ns: int | None) -> list[WorkItem]:
         """Make one batch; at least one row if there is one."""
-        batch = _Batch(self.shape_key, cost, self._max_rows, now_ns)
+        batch = _Batch(self.shape_key, cost, self._max_rows, now_ns, pulse_ns)
         self._set_budget(batch, now_ns, cost)
         lockstep = self._drain(self._lockstep.queue, batch, self._lockstep.owed)
         late = self._drain(self._late.queue, batch, self._late.owed)

@@ -63,7 +63,7 @@ def test_the_batch_stops_growing_where_its_most_urgent_row_would_be_late():
 
 
 def test_a_row_that_could_not_wait_for_the_next_tick_is_not_left_out():
-    """Four rows end at 6 ms, as the most urgent one must. The fifth, left out, would end at 6 + 3 ms: too late for 8."""
+    """Four rows end at 6 ms, as the most urgent must. A fifth, left out, would end at 6 + 3 ms: too late for 8."""
     sched = scheduler()
     sched.push("toy", realtime("urgent", 6))
     for name, due_ms in (("a", 8), ("b", 8), ("c", 8), ("d", 8), ("patient", 20)):
