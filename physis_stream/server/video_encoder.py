@@ -16,7 +16,7 @@ from av.video.reformatter import Interpolation
 
 CLOCK_RATE = 90_000
 TIME_BASE = Fraction(1, CLOCK_RATE)
-QUANTIZER_BEST, QUANTIZER_WORST = 2, 24
+QUANTIZER_BEST, QUANTIZER_WORST, QUANTIZER_LIMITED = 2, 24, 56
 CONSTANT_QUALITY = "4"
 MIN_BIT_RATE = 2_000_000
 BITS_PER_PIXEL = 1.5
@@ -38,13 +38,27 @@ def fit(rgb: Picture, double_below: int) -> Picture:
     return np.ascontiguousarray(rgb)
 
 
+def is_keyframe(payload: bytes) -> bool:
+    """Whether a VP8 packet is a whole picture (RFC 6386, 9.1: the first bit is 0)."""
+    return bool(payload) and payload[0] & 1 == 0
+
+
 class VideoEncoder:
-    """One VP8 stream. `encode` takes uint8 RGB (H, W, 3) of any one size and strictly rising pts."""
+    """One VP8 stream. `encode` takes uint8 RGB (H, W, 3) of any one size and strictly rising pts.
+
+    Quality is constant and the rate what it takes, until `limit` is set: then the rate is constant.
+    """
 
     def __init__(self, fps: float, double_below: int) -> None:
         self._fps = Fraction(fps).limit_denominator(1001)
         self._double_below = double_below
         self._codec: VideoCodecContext | None = None
+        self._limit_bps: int | None = None
+
+    def limit(self, bits_per_s: int | None) -> None:
+        """Hold the rate at this from the next picture on, which is then a keyframe; None sets it free."""
+        if bits_per_s != self._limit_bps:
+            self._limit_bps, self._codec = bits_per_s, None
 
     def encode(self, rgb: Picture, pts: int, *, keyframe: bool) -> bytes:
         """Return the compressed picture; the first one and those asked for are keyframes."""
@@ -65,15 +79,16 @@ class VideoEncoder:
         assert isinstance(codec, VideoCodecContext)
         codec.width, codec.height, codec.pix_fmt = width, height, "yuv420p"
         codec.time_base, codec.framerate = TIME_BASE, self._fps
-        codec.bit_rate = max(MIN_BIT_RATE, int(width * height * float(self._fps) * BITS_PER_PIXEL))
-        codec.qmin, codec.qmax = QUANTIZER_BEST, QUANTIZER_WORST
         codec.gop_size = 3000
         codec.thread_count = 1 if width * height < 640 * 480 else 2
-        codec.options = {
-            "crf": CONSTANT_QUALITY,
-            "deadline": "realtime",
-            "cpu-used": "-6",
-            "lag-in-frames": "0",
-            "error-resilient": "default",
-        }
+        options = {"deadline": "realtime", "cpu-used": "-6", "lag-in-frames": "0"}
+        if self._limit_bps is None:
+            codec.bit_rate = max(MIN_BIT_RATE, int(width * height * float(self._fps) * BITS_PER_PIXEL))
+            codec.qmin, codec.qmax = QUANTIZER_BEST, QUANTIZER_WORST
+            options["crf"] = CONSTANT_QUALITY
+        else:
+            codec.bit_rate = self._limit_bps
+            codec.qmin, codec.qmax = QUANTIZER_BEST, QUANTIZER_LIMITED
+            options |= {name: str(self._limit_bps) for name in ("minrate", "maxrate", "bufsize")}
+        codec.options = options
         return codec

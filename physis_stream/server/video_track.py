@@ -21,7 +21,8 @@ from aiortc.mediastreams import MediaStreamError
 
 from physis_stream.runtime.service import ChunkOut
 from physis_stream.server.feed import Listener, SessionFeed
-from physis_stream.server.video_encoder import CLOCK_RATE, TIME_BASE, VideoEncoder
+from physis_stream.server.rate_control import Path, RateControl, worst
+from physis_stream.server.video_encoder import CLOCK_RATE, TIME_BASE, VideoEncoder, is_keyframe
 
 log = logging.getLogger("physis_stream.server")
 MAX_CHUNKS = 2
@@ -122,6 +123,8 @@ class VideoStream:
         self._double_below = double_below
         self._executor = executor
         self._tracks: set[EncodedTrack] = set()
+        self._paths: dict[EncodedTrack, Path] = {}
+        self._rate = RateControl()
         self._task: asyncio.Task[None] | None = None
         self._listener: Listener | None = None
         self._key_wanted = True
@@ -145,6 +148,7 @@ class VideoStream:
         """Stop a track; without any the encoder rests."""
         track.stop()
         self._tracks.discard(track)
+        self._paths.pop(track, None)
         if not self._tracks and self._task is not None:
             self._task.cancel()
             self._task = None
@@ -154,6 +158,14 @@ class VideoStream:
         self._key_wanted = True
         if self._listener is not None:
             self._listener.poke()
+
+    def report_path(self, track: EncodedTrack, *, loss: float | None = None, room_bps: float | None = None) -> None:
+        """The receiver behind a track reports the share of packets it lost, or what it believes its path carries."""
+        if track in self._tracks:
+            known = self._paths.get(track, Path())
+            self._paths[track] = Path(
+                known.loss if loss is None else loss, known.room_bps if room_bps is None else room_bps
+            )
 
     async def _run(self, listener: Listener) -> None:
         encoder = VideoEncoder(self._fps, self._double_below)
@@ -200,14 +212,17 @@ class VideoStream:
         pts = max(round((chunk.first_frame_id + offset) * CLOCK_RATE / self._fps), at_least)
         keyframe, self._key_wanted = self._key_wanted or chunk.epoch != self._last_epoch, False
         self._last_pts, self._last_epoch = pts, chunk.epoch
-        payload = await asyncio.get_running_loop().run_in_executor(
+        loop = asyncio.get_running_loop()
+        encoder.limit(self._rate.target(loop.time(), worst(list(self._paths.values()))))
+        payload = await loop.run_in_executor(
             self._executor, lambda: encoder.encode(chunk.frames[offset], pts, keyframe=keyframe)
         )
+        self._rate.sent(loop.time(), len(payload))
         self.encoded += 1
         if chunk.epoch < self._feed.epoch:
             self._key_wanted = True
             return
-        frame = EncodedFrame(payload, pts, chunk.epoch, keyframe, chunk)
+        frame = EncodedFrame(payload, pts, chunk.epoch, is_keyframe(payload), chunk)
         for track in self._tracks:
             track.put(frame)
 

@@ -12,6 +12,8 @@ import logging
 import secrets
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from aiortc import (
@@ -24,6 +26,7 @@ from aiortc import (
 )
 from aiortc.exceptions import InternalError, InvalidAccessError, InvalidStateError, OperationError
 from aiortc.rtcrtpparameters import RTCRtpCodecCapability
+from aiortc.rtp import RTCP_PSFB_APP, RtcpPsfbPacket, RtcpRrPacket, RtcpSrPacket, unpack_remb_fci
 
 from physis_client.errors import TooLarge
 from physis_stream.core.errors import InvalidState
@@ -95,6 +98,25 @@ def ice_servers(settings: ServerSettings) -> list[RTCIceServer]:
 def ice_username(sdp: str) -> str | None:
     """The first ICE user name in a description; a new one means an ICE restart."""
     return next((line.strip() for line in sdp.splitlines() if line.startswith("a=ice-ufrag:")), None)
+
+
+def hear_reports(sender: RTCRtpSender, heard: Callable[..., None]) -> None:
+    """Call `heard(loss=share)` at each receiver report and `heard(room_bps=...)` at each bandwidth estimate (REMB)."""
+    passed_on = sender._handle_rtcp_packet
+
+    async def note(packet: Any) -> None:
+        if isinstance(packet, (RtcpRrPacket, RtcpSrPacket)):
+            for report in packet.reports:
+                if report.ssrc == sender._ssrc:
+                    heard(loss=report.fraction_lost / 256)
+        elif isinstance(packet, RtcpPsfbPacket) and packet.fmt == RTCP_PSFB_APP:
+            with suppress(ValueError):
+                bits_per_s, sources = unpack_remb_fci(packet.fci)
+                if sender._ssrc in sources:
+                    heard(room_bps=float(bits_per_s))
+        await passed_on(packet)
+
+    sender._handle_rtcp_packet = note
 
 
 class RtpOrigin:
@@ -196,6 +218,7 @@ class Peer:
         transceiver.setCodecPreferences(vp8_codecs())
         show_at_once(transceiver.sender)
         transceiver.sender._send_keyframe = self._video.request_keyframe
+        hear_reports(transceiver.sender, partial(self._video.report_path, self._track))
         self._origin = RtpOrigin(transceiver.sender)
         connection.on("datachannel", self._open_channel)
         connection.on("connectionstatechange", self._watch_connection)

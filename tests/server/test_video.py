@@ -14,7 +14,8 @@ from aiortc.mediastreams import MediaStreamError
 from physis_stream.core.ids import SessionId
 from physis_stream.runtime.service import ChunkOut
 from physis_stream.server.feed import SessionFeed
-from physis_stream.server.video_encoder import CLOCK_RATE, VideoEncoder, fit
+from physis_stream.server.rate_control import Path, RateControl, worst
+from physis_stream.server.video_encoder import CLOCK_RATE, VideoEncoder, fit, is_keyframe
 from physis_stream.server.video_track import EncodedFrame, EncodedTrack, VideoStream
 from physis_stream.testing.fake_service import FakeEngineService, draw
 
@@ -83,10 +84,6 @@ def test_odd_pictures_encode_and_keep_their_last_column():
     assert shown[:, 132:].mean() > 100
 
 
-def is_keyframe(payload):
-    return payload[0] & 1 == 0
-
-
 def test_a_keyframe_comes_first_and_when_asked_for():
     encoder = VideoEncoder(10.0, 128)
     asked = [False, False, True, False]
@@ -98,6 +95,100 @@ def test_a_world_that_changes_its_size_starts_over_with_a_keyframe():
     encoder = VideoEncoder(10.0, 128)
     encoder.encode(busy(0), 0, keyframe=False)
     assert is_keyframe(encoder.encode(busy(1, 128, 160), 9000, keyframe=False))
+
+
+def noisy(time, side=256):
+    """A picture that costs bits: fresh blocks of 4 by 4 all over."""
+    blocks = np.random.default_rng(time).integers(0, 255, (side // 4, side // 4, 3), np.uint8)
+    return blocks.repeat(4, axis=0).repeat(4, axis=1)
+
+
+def test_a_limit_holds_the_rate_and_its_end_brings_the_quality_back():
+    encoder = VideoEncoder(10.0, 0)
+
+    def bits_a_second(first):
+        payloads = [encoder.encode(noisy(first + i), 9000 * (first + i), keyframe=False) for i in range(20)]
+        return 8 * 10 * sum(map(len, payloads[5:])) / 15, is_keyframe(payloads[0])
+
+    free, _ = bits_a_second(0)
+    encoder.limit(300_000)
+    encoder.limit(300_000)
+    held, began_whole = bits_a_second(20)
+    encoder.limit(None)
+    again, _ = bits_a_second(40)
+    assert free > 1_000_000
+    assert held < 450_000
+    assert began_whole
+    assert again == pytest.approx(free, rel=0.2)
+
+
+# Rate control
+
+
+def targets(paths, wanted_bps=2_000_000):
+    """The target at the end of each second of a stream that wants this much, under these paths."""
+    control, found = RateControl(), []
+    for second, path in enumerate(paths):
+        for tenth in range(10):
+            now = second + tenth / 10
+            target = control.target(now, path)
+            control.sent(now, int((wanted_bps if target is None else target) / 80))
+        found.append(target)
+    return found
+
+
+CLEAR, CHOKED = Path(), Path(loss=0.2)
+
+
+def test_a_stream_without_loss_is_free_whatever_is_believed_of_its_path():
+    assert targets([Path(0.0, 100_000)] * 5) == [None] * 5
+
+
+def test_a_small_stream_is_never_held():
+    assert targets([CHOKED] * 5, wanted_bps=300_000) == [None] * 5
+
+
+def test_loss_holds_the_stream_below_what_it_sent_and_further_loss_still_lower():
+    found = targets([CLEAR, CLEAR, CHOKED, CHOKED, CHOKED])
+    assert found[1] is None
+    assert found[2] == 1_530_000
+    assert found[2] > found[3] > found[4]
+
+
+def test_a_believed_path_says_how_low():
+    assert targets([CLEAR, CLEAR, Path(0.2, 600_000)])[-1] == 510_000
+
+
+def test_it_is_never_held_below_what_shows_anything():
+    assert targets([CLEAR, *[Path(0.9, 1000.0)] * 5])[-1] == 150_000
+
+
+def test_without_loss_it_grows_in_steps_until_it_is_free():
+    found = targets([CLEAR, CLEAR, CHOKED, *[CLEAR] * 12])
+    assert found[2] == 1_530_000
+    assert found[4] == 1_530_000, "each change costs a keyframe"
+    assert None in found[5:]
+    assert found[-1] is None
+
+
+def test_a_little_loss_neither_holds_nor_grows():
+    assert targets([CLEAR, CLEAR, CHOKED, *[Path(0.03)] * 8])[-1] == 1_530_000
+
+
+def test_one_stream_serves_all_so_the_worst_path_counts():
+    assert worst([]) == Path()
+    assert worst([Path(0.1), Path(0.0, 5e6), Path(0.02, 1e6)]) == Path(0.1, 1e6)
+
+
+async def test_a_receiver_that_leaves_counts_no_more(stream):
+    wide, narrow = read(stream), read(stream)
+    stream.report_path(wide, room_bps=9e6)
+    stream.report_path(narrow, room_bps=1e6)
+    stream.report_path(narrow, loss=0.5)
+    assert stream._paths == {wide: Path(0.0, 9e6), narrow: Path(0.5, 1e6)}
+    stream.remove_track(narrow)
+    stream.report_path(narrow, loss=1.0)
+    assert stream._paths == {wide: Path(0.0, 9e6)}
 
 
 # The track of one peer

@@ -11,6 +11,7 @@ from dataclasses import replace
 
 import pytest
 from aiortc import RTCPeerConnection, RTCSessionDescription
+from aiortc.rtp import RTCP_PSFB_APP, RtcpPsfbPacket, RtcpReceiverInfo, RtcpRrPacket, pack_remb_fci
 
 from physis_client.errors import (
     Capacity,
@@ -25,6 +26,7 @@ from physis_client.errors import (
 )
 from physis_stream.core.ids import SessionId
 from physis_stream.server.limits import Limits
+from physis_stream.server.rate_control import Path
 from physis_stream.server.settings import IceServer, ServerSettings
 from physis_stream.testing.fake_service import FakeEngineService, start_of
 from physis_stream.testing.serving import QUICK, serving
@@ -346,6 +348,30 @@ async def test_a_picture_loss_is_answered_with_a_keyframe(page):
     )
     await eventually(lambda: sent)
     assert sent == [True]
+
+
+async def test_what_a_receiver_reports_of_its_path_is_heard(page):
+    peer = await page.connect(await page.open())
+    await frames(peer, 2)
+    (held,) = page.server.context.peers._peers.values()
+    sender = held._pc.getSenders()[0]
+    receiver = peer.connection.getReceivers()[0]
+
+    def path():
+        return held._video._paths.get(held._track, Path())
+
+    estimate = RtcpPsfbPacket(
+        fmt=RTCP_PSFB_APP, ssrc=1, media_ssrc=0, fci=pack_remb_fci(bitrate=777_000, ssrcs=[sender._ssrc])
+    )
+    await receiver._send_rtcp(estimate)
+    await eventually(lambda: 770_000 < (path().room_bps or 0) < 780_000)
+    lost = RtcpReceiverInfo(
+        ssrc=sender._ssrc, fraction_lost=64, packets_lost=9, highest_sequence=1, jitter=0, lsr=0, dlsr=0
+    )
+    await receiver._send_rtcp(RtcpRrPacket(ssrc=1, reports=[lost]))
+    await eventually(lambda: path().loss == 0.25)
+    await receiver._send_rtcp(RtcpPsfbPacket(fmt=RTCP_PSFB_APP, ssrc=1, media_ssrc=0, fci=b"junk"))
+    await frames(peer, 2)
 
 
 async def test_a_connection_that_will_not_close_holds_nobody_up(page, monkeypatch, caplog):
