@@ -38,8 +38,10 @@ class Elsewhere:
         """Leave it running: it is not ours."""
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def chromium() -> Iterator[Browser]:
+    """One browser a module. Playwright's event loop runs in this thread as long as the browser lives, which no asyncio
+    test survives: it must be gone before the tests of other folders begin."""
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium_path(), args=list(FLAGS), headless=True)
         yield browser

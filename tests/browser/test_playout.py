@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 from aiortc import RTCPeerConnection, RTCSessionDescription
 from aiortc.rtcrtpparameters import RTCRtpHeaderExtensionParameters, RTCRtpSendParameters
@@ -60,22 +63,28 @@ def test_a_receiver_that_does_not_know_it_gets_what_aiortc_sends():
     assert written() == []
 
 
-async def test_it_is_answered_under_the_id_of_the_offer_and_only_if_offered():
-    for offered in (True, False):
-        watcher, server = RTCPeerConnection(), RTCPeerConnection()
-        try:
-            watcher.addTransceiver("video", direction="recvonly")
-            show_at_once(server.addTransceiver("video", direction="sendonly").sender)
-            offer = (await watcher.createOffer()).sdp
-            line = next(line for line in offer.splitlines() if line.endswith(PLAYOUT_DELAY))
-            asked = offer.replace(line, f"a=extmap:7 {PLAYOUT_DELAY}") if offered else offer.replace(line + "\r\n", "")
-            await server.setRemoteDescription(RTCSessionDescription(asked, "offer"))
-            answer = (await server.createAnswer()).sdp
-        finally:
-            await watcher.close()
-            await server.close()
-        assert (f"a=extmap:7 {PLAYOUT_DELAY}" in answer) == offered
-        assert (PLAYOUT_DELAY in answer) == offered
+async def answered(offered: bool) -> str:
+    """The answer of a peer that shows at once to an offer with the extension under id 7, or without it."""
+    watcher, server = RTCPeerConnection(), RTCPeerConnection()
+    try:
+        watcher.addTransceiver("video", direction="recvonly")
+        show_at_once(server.addTransceiver("video", direction="sendonly").sender)
+        offer = (await watcher.createOffer()).sdp
+        line = next(line for line in offer.splitlines() if line.endswith(PLAYOUT_DELAY))
+        asked = offer.replace(line, f"a=extmap:7 {PLAYOUT_DELAY}") if offered else offer.replace(line + "\r\n", "")
+        await server.setRemoteDescription(RTCSessionDescription(asked, "offer"))
+        return str((await server.createAnswer()).sdp)
+    finally:
+        await watcher.close()
+        await server.close()
+
+
+@pytest.mark.parametrize("offered", [True, False])
+def test_it_is_answered_under_the_id_of_the_offer_and_only_if_offered(offered):
+    with ThreadPoolExecutor(1) as apart:
+        answer = apart.submit(asyncio.run, answered(offered)).result(20)
+    assert (f"a=extmap:7 {PLAYOUT_DELAY}" in answer) == offered
+    assert (PLAYOUT_DELAY in answer) == offered
 
 
 @pytest.mark.browser
