@@ -15,6 +15,9 @@ __all__ = ["Engine", "Session", "__version__"]
 def __getattr__(name: str) -> Any:
     """Import torch and the engine only when somebody asks for them."""
     if name in ("Engine", "Session"):
+        from physis_stream.runtime.process_tuning import calm_waits
+
+        calm_waits()
         from physis_stream import api
 
         return getattr(api, name)

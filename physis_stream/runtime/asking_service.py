@@ -183,7 +183,7 @@ class AskingService(ABC):
             if first:
                 await self._call(type(None), AskChunks(next(self._calls), session, True))
             elif session in self._newest:
-                outbox.put(self._newest[session])
+                outbox.put(_own(self._newest[session]))
             while True:
                 item = await outbox.get()
                 yield item
@@ -249,8 +249,8 @@ class AskingService(ABC):
         elif output.kind == "ended":
             self._alive_sessions.discard(session)
             self._newest.pop(session, None)
-        for box in boxes:
-            box.put(output)
+        for number, box in enumerate(boxes):
+            box.put(output if number == 0 else _own(output))
 
     def _restarted(self, status: SessionStatus) -> SessionStatus:
         """After a reset or restore has been answered, nothing of an older epoch is handed out."""
@@ -273,6 +273,11 @@ class AskingService(ABC):
     def _check_lost(self, session: SessionId) -> None:
         if session in self._lost:
             raise SessionEnded(f"the session is over: {self._lost[session]}")
+
+
+def _own(output: Output) -> Output:
+    """The output with frames of its own, for one more receiver."""
+    return dataclasses.replace(output, frames=output.frames.copy()) if isinstance(output, ChunkOut) else output
 
 
 def _action(action: Sequence[float]) -> tuple[float, ...]:

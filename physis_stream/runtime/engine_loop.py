@@ -33,6 +33,8 @@ from physis_stream.runtime.trace import TraceWriter
 from physis_stream.worlds import load_world
 
 log = logging.getLogger(__name__)
+WARM_ROWS = 12
+"""Batch widths up to this are run once before the first user comes."""
 
 
 class EngineLoop:
@@ -203,4 +205,6 @@ def build_engine(config: EngineConfig, clock: Clock) -> EngineLoop:
     """
     torch.set_num_threads(config.num_threads)
     loaded = load_world(config.world, config.torch_dtype)
-    return EngineLoop(serve(loaded, discipline=config.discipline, commit=config.commit), config, clock)
+    engine = EngineLoop(serve(loaded, discipline=config.discipline, commit=config.commit), config, clock)
+    engine.executor.warm([config.fixed_rows] if config.deterministic else range(1, min(WARM_ROWS, config.max_rows) + 1))
+    return engine

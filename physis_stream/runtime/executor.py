@@ -23,7 +23,7 @@ from physis_stream.core.plan import Control, Decode, Plan, Result, Role, Row, St
 from physis_stream.models.denoise_step import StepInput, denoise_step
 from physis_stream.models.kv_pool import KvPool
 from physis_stream.models.noise import AddressedNoise, NoiseSource
-from physis_stream.models.paged_attention import ChunkRope, PagedAttend
+from physis_stream.models.paged_attention import ChunkRope, PagedAttend, RowPages
 from physis_stream.runtime.batching import RowStacker
 from physis_stream.runtime.clock import Clock
 from physis_stream.runtime.frame_decoder import FrameDecoder
@@ -112,6 +112,18 @@ class Executor:
         """Encode an image (height, width, 3) uint8 RGB for a session that is about to be opened with it."""
         with torch.inference_mode():
             self.store.hold_image(session, self._decoder.encode_image(image))
+
+    @torch.inference_mode()
+    def warm(self, widths: Sequence[int]) -> None:
+        """Run batches and decodes of these widths on nothing: matrix kernels are made at the first use of a shape,
+        and the first users should not wait for that. Touches no session and no page that a plan may name."""
+        action, state = self._model.spec.action.initial, self._decoder.fresh_state()
+        for width in widths:
+            attend = PagedAttend(self.pool, self._rope, [RowPages()] * width)
+            blank = torch.zeros(width, *self._model.latent_shape)
+            level, given = torch.ones(width), torch.tensor([action] * width)
+            denoise_step(self._model.denoiser, attend, StepInput(blank, blank, level, level, given))
+            self._decoder.decode(blank, torch.stack([state] * width))
 
     @torch.inference_mode()
     def execute(self, plan: Plan) -> Executed:

@@ -1,4 +1,4 @@
-"""Settings of a whole process that make a tick faster on a CPU. Call them early; both are hints and never fail."""
+"""Settings of a whole process that make a tick faster on a CPU. Call them early; they are hints and never fail."""
 
 from __future__ import annotations
 
@@ -9,13 +9,21 @@ import sys
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD = -1, -2, -3
 
 
-def calm_threads(threads: int) -> None:
-    """Let OpenMP threads sleep at barriers instead of spinning: two processes that spin on the same cores starve each
-    other. OpenMP reads this once, so it must be said before torch is imported."""
-    os.environ["OMP_NUM_THREADS"] = str(threads)
+def calm_waits() -> None:
+    """Let OpenMP threads sleep at barriers instead of spinning: two programs that spin on the same cores starve each
+    other.
+
+    OpenMP reads this once, so it must be said before torch is imported; what the user has set stays.
+    """
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     os.environ.setdefault("GOMP_SPINCOUNT", "0")
     os.environ.setdefault("KMP_BLOCKTIME", "0")
+
+
+def calm_threads(threads: int) -> None:
+    """As `calm_waits`, and so many threads from the start."""
+    os.environ["OMP_NUM_THREADS"] = str(threads)
+    calm_waits()
 
 
 def keep_memory() -> None:

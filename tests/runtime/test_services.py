@@ -319,3 +319,19 @@ def test_the_server_side_of_the_process_engine_needs_no_torch():
     root = Path(__file__).resolve().parents[2]
     environment = {**os.environ, "PYTHONPATH": f"{root}:{root / 'clients/python'}"}
     assert subprocess.run([sys.executable, "-c", code], env=environment, check=False).returncode == 0
+
+
+async def test_a_child_that_hangs_is_killed_and_replaced(world, monkeypatch):
+    from physis_stream.runtime import engine_process
+
+    monkeypatch.setattr(engine_process, "HANG_S", 1.0)
+    service = ProcessEngine(config(world))
+    await service.start()
+    session = await open_session(service)
+    hung = service.process_id
+    psutil.Process(hung).suspend()
+    with pytest.raises(EngineDown):
+        await service.step(session, 1, [1.0, 1.0])
+    await until(lambda: service.process_id not in (None, hung))
+    assert (await service.step(await open_session(service), 1, [1.0, 1.0])).chunk == 1
+    await service.stop()
