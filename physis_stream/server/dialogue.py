@@ -6,7 +6,7 @@ Requests run in order, so that an action before a reset stays before it. Knows n
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -106,9 +106,9 @@ class Dialogue:
             self._session.ledger.forget(self._speaker, own)
             raise
 
-    def applied(self, chunk: ChunkOut) -> list[int]:
-        """This speaker's own ids among the events that the chunk was first to use."""
-        return self._session.ledger.own(self._speaker, chunk.applied)
+    def own(self, events: Iterable[int]) -> list[int]:
+        """This speaker's own ids among the engine's event numbers."""
+        return self._session.ledger.own(self._speaker, events)
 
     async def _hello(self, request: Body) -> Body:
         version = request.get("version")
@@ -135,7 +135,7 @@ class Dialogue:
             raise InvalidState("step is for lockstep sessions; this one is realtime")
         number = self._session.ledger.number_again(self._speaker, own)
         chunk = await self._register.ask(self._service.step(self._session.id, number, action))
-        return {"chunk": chunk_object(chunk, self.applied(chunk))}
+        return {"chunk": chunk_object(chunk, self.own(chunk.applied))}
 
     async def _reset(self, request: Body) -> Body:
         return {"session": await reset(self._register, self._session, fields.seed(request))}

@@ -11,6 +11,7 @@ import logging
 from collections import deque
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
+from dataclasses import replace
 from typing import cast
 
 from physis_stream.core.errors import EngineError
@@ -25,7 +26,8 @@ class Listener:
     """Two bounded queues of one reader. Both end (None) once the session has ended and they are empty."""
 
     def __init__(self, max_chunks: int, accept: Callable[[ChunkOut], bool] | None = None) -> None:
-        self._chunks: deque[ChunkOut] = deque(maxlen=max(1, max_chunks))
+        self._max_chunks = max(1, max_chunks)
+        self._chunks: deque[ChunkOut] = deque()
         self._notices: deque[Notice] = deque(maxlen=MAX_NOTICES)
         self._accept = accept or (lambda chunk: max_chunks > 0)
         self._chunk_there = asyncio.Event()
@@ -39,9 +41,20 @@ class Listener:
             self._notice_there.set()
             return
         if self._accept(item):
-            self.dropped += len(self._chunks) == self._chunks.maxlen
-            self._chunks.append(item)
+            if len(self._chunks) == self._max_chunks:
+                self._drop_oldest(item)
+            else:
+                self._chunks.append(item)
             self._chunk_there.set()
+
+    def _drop_oldest(self, newest: ChunkOut) -> None:
+        """Make room; the events that the dropped chunk was first to use are told with the one after it."""
+        self.dropped += 1
+        lost = self._chunks.popleft()
+        self._chunks.append(newest)
+        heir = self._chunks[0]
+        if lost.applied and lost.epoch == heir.epoch:
+            self._chunks[0] = replace(heir, applied=(*lost.applied, *heir.applied))
 
     def drop_before(self, epoch: int) -> None:
         """Forget waiting chunks of earlier epochs."""

@@ -29,6 +29,7 @@ MAX_CHUNKS = 2
 REFRESH_S = 0.25
 SOON_S = 0.02
 REFRESH_TICKS = 90
+REMEMBERED = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +131,7 @@ class VideoStream:
         self._key_wanted = True
         self._repeated_s = float("-inf")
         self._newest: tuple[ChunkOut, int] | None = None
+        self._applied: deque[tuple[int, int, tuple[int, ...]]] = deque(maxlen=REMEMBERED)
         self._last_pts = -1
         self._last_epoch = -1
         self.encoded = 0
@@ -158,6 +160,15 @@ class VideoStream:
         self._key_wanted = True
         if self._listener is not None:
             self._listener.poke()
+
+    def applied_since(self, told_frame_id: int, chunk: ChunkOut) -> list[int]:
+        """Events first used by `chunk` or by chunks of its epoch after frame `told_frame_id` that a track skipped."""
+        return [
+            event
+            for epoch, first_frame_id, events in self._applied
+            if epoch == chunk.epoch and told_frame_id < first_frame_id <= chunk.first_frame_id
+            for event in events
+        ]
 
     def report_path(self, track: EncodedTrack, *, loss: float | None = None, room_bps: float | None = None) -> None:
         """The receiver behind a track reports the share of packets it lost, or what it believes its path carries."""
@@ -190,6 +201,7 @@ class VideoStream:
     async def _send_chunk(self, encoder: VideoEncoder, listener: Listener, chunk: ChunkOut) -> None:
         clock = asyncio.get_running_loop().time
         began = clock()
+        self._applied.append((chunk.epoch, chunk.first_frame_id, chunk.applied))
         for offset in range(len(chunk.frames)):
             if offset and not listener.has_chunk:
                 await listener.chunk_within(max(0.0, began + offset / self._fps - clock()))

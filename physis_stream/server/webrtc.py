@@ -168,7 +168,7 @@ class Peer:
         self._dialogue = Dialogue(register, session, speaker, steps=False)
         self._control = ControlChannel(self._dialogue, settings.limits, self._send_control, register.now)
         self._channels: dict[str, RTCDataChannel] = {}
-        self._told: ChunkOut | None = None
+        self._told_frame_id = -1
         self._untold: deque[str] = deque(maxlen=MAX_UNTOLD_TELEMETRY)
         self._closing: asyncio.Task[None] | None = None
         self._listener = session.feed.listen(max_chunks=0)
@@ -275,9 +275,9 @@ class Peer:
 
     def _frame_sent(self, frame: EncodedFrame) -> None:
         stamp = self._origin.timestamp(frame)
-        if frame.chunk is not self._told:
-            self._told = frame.chunk
+        if frame.chunk.first_frame_id > self._told_frame_id:
             self._untold.append(to_json(self._telemetry(frame.chunk, stamp)))
+            self._told_frame_id = frame.chunk.first_frame_id
             self._tell_telemetry()
 
     def _tell_telemetry(self) -> None:
@@ -293,7 +293,7 @@ class Peer:
             "rtp_ts": rtp_ts,
             "epoch": chunk.epoch,
             "chunk": chunk.chunk,
-            "applied": self._dialogue.applied(chunk),
+            "applied": self._dialogue.own(self._video.applied_since(self._told_frame_id, chunk)),
             "action": list(chunk.action),
             "state": dict(chunk.state),
             "reward": chunk.reward,

@@ -180,7 +180,7 @@ class SessionSocket:
             await self._send(self._message(chunk))
 
     def _message(self, chunk: ChunkOut) -> dict[str, Any]:
-        return {"type": "chunk", **chunk_object(chunk, self._dialogue.applied(chunk))}
+        return {"type": "chunk", **chunk_object(chunk, self._dialogue.own(chunk.applied))}
 
     async def _receive(self) -> dict[str, Any]:
         message = await self._socket.receive()

@@ -22,9 +22,9 @@ from physis_stream.server.settings import ServerSettings, Timers
 
 QUICK = Timers(
     silence_s=0.8,
-    grace_s=0.6,
-    unattached_s=0.6,
-    lockstep_idle_s=1.5,
+    grace_s=1.0,
+    unattached_s=2.0,
+    lockstep_idle_s=3.0,
     sweep_s=0.05,
     stats_s=0.1,
     call_s=5.0,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -164,6 +166,13 @@ def test_the_buffer_keeps_the_newest_two_and_counts_the_rest():
         buffer.put(a_chunk(index))
     assert [c.index for c in buffer.waiting] == [3, 4]
     assert (buffer.newest.index, buffer.dropped) == (4, 3)
+
+
+def test_what_a_dropped_chunk_applied_is_told_with_the_next():
+    buffer = ChunkBuffer(2)
+    for index in range(5):
+        buffer.put(replace(a_chunk(index), applied=(index,)))
+    assert [c.applied for c in buffer.waiting] == [(0, 1, 2, 3), (4,)]
 
 
 def test_the_buffer_forgets_the_old_epoch():

@@ -134,9 +134,9 @@ async def test_a_page_that_only_opens_and_leaves_keeps_no_slot():
     service = FakeEngineService(pace=0.2, max_sessions=2)
     async with serving(service) as server:
         page = Page(server, service)
-        for _ in range(3):
-            for _ in range(2):
-                await page.open()
-            await eventually(lambda: service.live_sessions() == [], within_s=QUICK.unattached_s + 2.0)
+        for _ in range(2):
+            await page.open()
+        assert (await page.http.get("/readyz")).status_code == 503
+        await eventually(lambda: service.live_sessions() == [], within_s=QUICK.unattached_s + 2.0)
         assert (await page.http.get("/readyz")).status_code == 200
         await page.http.aclose()

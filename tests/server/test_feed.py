@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -35,6 +36,23 @@ async def test_a_listener_keeps_the_newest_chunks_and_counts_what_it_dropped():
     assert [(await listener.chunk()).chunk for _ in range(2)] == [3, 4]
     assert listener.dropped == 3
     assert not listener.has_chunk
+
+
+async def test_what_a_dropped_chunk_applied_is_told_with_the_next():
+    """An event that was accepted is never left unanswered because a reader was slow."""
+    for most in (1, 2):
+        listener = Listener(most)
+        for index in range(5):
+            listener.put(replace(chunk(index), applied=(10 + index,)))
+        told = [(await listener.chunk()).applied for _ in range(most)]
+        assert sorted(sum(told, ())) == [10, 11, 12, 13, 14]
+
+
+async def test_what_an_old_epoch_applied_is_not_told_in_a_new_one():
+    listener = Listener(1)
+    listener.put(replace(chunk(5), applied=(1,)))
+    listener.put(replace(chunk(0, epoch=1), applied=(2,)))
+    assert (await listener.chunk()).applied == (2,)
 
 
 async def test_notices_are_not_dropped_for_chunks_and_come_in_order():

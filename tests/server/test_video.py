@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import av
 import numpy as np
@@ -384,6 +385,20 @@ async def test_a_slow_encoder_drops_whole_chunks_before_encoding_not_references_
     assert [p.pts for p in packets] == [i * CLOCK_RATE // 20 for i in (12, 13, 14, 15)]
     assert track.dropped == 0
     assert len(decoded([bytes(p) for p in packets])) == 4
+
+
+async def test_what_skipped_chunks_applied_is_told_with_the_next_one_that_is_sent(stream):
+    track = read(stream)
+    for life in range(3):
+        stream.feed.publish(replace(chunk(life), applied=(life + 10,)))
+        await taken(track, 2)
+    stream.feed.publish(replace(chunk(3, epoch=1), applied=(99,)))
+    await taken(track, 2)
+    newest = chunk(2)
+    assert stream.applied_since(-1, newest) == [10, 11, 12]
+    assert stream.applied_since(0, newest) == [11, 12]
+    assert stream.applied_since(4, newest) == []
+    assert stream.applied_since(-1, chunk(3, epoch=1)) == [99]
 
 
 async def test_no_frame_of_the_old_epoch_leaves_after_a_reset(stream):

@@ -352,7 +352,7 @@ async def test_a_closed_socket_frees_the_slot_after_the_grace_and_a_return_keeps
     assert await robot.state(session) == "reconnecting"
     async with robot.socket(session):
         assert await robot.state(session) == "ready"
-        await asyncio.sleep(0.8)
+        await asyncio.sleep(QUICK.grace_s + 0.2)
         assert await robot.state(session) == "ready"
     await eventually(lambda: robot.service.live_sessions() == [])
     assert await robot.state(session) == "ended"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from physis_client import wire
@@ -133,7 +133,8 @@ class SessionProtocol:
 
 @dataclass
 class ChunkBuffer:
-    """Chunks that arrived and were not read yet: at most `most`, the oldest gives way. Also keeps the newest of all."""
+    """Chunks that arrived and were not read yet: at most `most`, the oldest gives way and the next one tells
+    what it applied. Also keeps the newest of all."""
 
     most: int = 2
     waiting: deque[Chunk] = field(default_factory=deque)
@@ -144,10 +145,12 @@ class ChunkBuffer:
         if self.newest is None or chunk.epoch > self.newest.epoch:
             self.begin_epoch(chunk.epoch)
         self.newest = chunk
-        if len(self.waiting) >= self.most:
-            self.waiting.popleft()
-            self.dropped += 1
         self.waiting.append(chunk)
+        if len(self.waiting) > self.most:
+            lost = self.waiting.popleft()
+            heir = self.waiting[0]
+            self.waiting[0] = replace(heir, applied=(*lost.applied, *heir.applied))
+            self.dropped += 1
 
     def begin_epoch(self, epoch: int) -> None:
         """Forget chunks of earlier epochs."""
