@@ -20,6 +20,8 @@ from physis_stream.runtime.service import ChunkOut, EngineService, Notice, Outpu
 
 log = logging.getLogger("physis_stream.server")
 MAX_NOTICES = 256
+READ_AHEAD = 8
+"""Chunks that may wait for the reader, which hands them on at once: more than one hiccup of the loop costs."""
 
 
 class Listener:
@@ -184,7 +186,7 @@ class SessionFeed:
         self._on_ended(reason)
 
     async def _read(self) -> None:
-        outputs = cast("AsyncGenerator[Output]", self._service.subscribe(self._session, max_chunks=2))
+        outputs = cast("AsyncGenerator[Output]", self._service.subscribe(self._session, max_chunks=READ_AHEAD))
         reason = "the engine closed the session"
         try:
             async with aclosing(outputs) as reader:
