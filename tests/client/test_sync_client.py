@@ -380,11 +380,11 @@ def test_a_server_that_is_not_ours_is_a_typed_error():
 def test_a_call_that_takes_too_long_is_a_timeout_and_the_session_goes_on(client, engine):
     with client.open_session(WORLD) as session:
         session.step([0.0, 0.0])
-        engine.delay_s["step_many"] = 0.5
+        engine.delay_s["step_many"] = 1.5
         began = time.monotonic()
         with pytest.raises(Timeout):
             session.step([1.0, 1.0], timeout=0.2)
-        assert time.monotonic() - began < 0.45
+        assert time.monotonic() - began < 1.2
         del engine.delay_s["step_many"]
         assert session.step([0.0, 0.0]).index == 3, "the late step was made, its answer let go"
 

@@ -311,8 +311,8 @@ async def test_a_peer_that_vanishes_is_noticed_and_its_slot_freed(page):
     noticed = clock() - began
     await eventually(lambda: page.service.live_sessions() == [])
     freed = clock() - began
-    assert noticed < QUICK.silence_s + 0.6
-    assert freed < QUICK.silence_s + QUICK.grace_s + 1.0
+    assert noticed < QUICK.silence_s + 1.5
+    assert freed < QUICK.silence_s + QUICK.grace_s + 2.5
     assert (await page.ask(session, method="GET")).json()["ended_reason"] == "the client vanished"
 
 
