@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 import webbrowser
 from pathlib import Path
 
@@ -30,6 +31,7 @@ def run(args: argparse.Namespace) -> int:
     from physis_stream.runtime.engine_config import EngineConfig
     from physis_stream.runtime.engine_process import ProcessEngine
     from physis_stream.runtime.engine_thread import ThreadEngine
+    from physis_stream.server.serve import StartFailed
     from physis_stream.server.serve import run as serve
     from physis_stream.server.settings import ServerSettings, read_token_file
 
@@ -60,6 +62,9 @@ def run(args: argparse.Namespace) -> int:
         serve(engine, settings, announce=announce)
     except ValueError as wrong:
         raise UsageError(str(wrong)) from wrong
+    except StartFailed as failed:
+        print(f"physis-stream serve: {failed}", file=sys.stderr)
+        return 1
     return 0
 
 
