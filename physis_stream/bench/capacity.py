@@ -59,6 +59,7 @@ def run(
     quick: bool = False,
     name: str | LoadedWorld = "pusht",
     discipline: str | None = None,
+    with_commit: bool | None = None,
     say: Callable[[str], None] = print,
 ) -> dict[str, Any]:
     """Measure and return the keys of docs/benchmarks.md. `name` may be a loaded world; `say` gets a line of progress
@@ -68,7 +69,7 @@ def run(
     keep_memory()
     torch.set_num_threads(1)
     world = load_world(name, config.torch_dtype) if isinstance(name, str) else name
-    effort, model = QUICK if quick else FULL, serve(world, discipline=discipline)
+    effort, model = QUICK if quick else FULL, serve(world, discipline=discipline, commit=with_commit)
     engine, baseline = EngineServer(model, config), SequentialServer(model)
     engine.warm()
     baseline.warm()

@@ -4,9 +4,9 @@
     open(k) = due(k) - predicted time from being openable to ready - margin
 
 A chunk is never begun while the one before it is ready and not nearly due, so at most one chunk of lead exists and
-controls are never seconds late. A chunk that comes late moves the anchor: the client's clock stood still meanwhile,
-and there is no burst to catch up. Production time is estimated as in RFC 6298, by mean and mean deviation; one stall
-is believed up to two chunks. It knows no clock; all times are ns.
+controls are never seconds late. A chunk that comes late by more than half a chunk moves the anchor: the client's clock
+stood still meanwhile, and there is no burst to catch up. Production time is estimated as in RFC 6298, by mean and mean
+deviation; one stall is believed up to two chunks. It knows no clock; all times are ns.
 """
 
 from __future__ import annotations
@@ -71,13 +71,14 @@ class Pacer:
     def ready(self, chunk: int, asked_ns: int, now_ns: int) -> bool:
         """Note that a chunk that could open at `asked_ns` is ready now; True if it is late.
 
-        Time starts anew from a late chunk.
+        A chunk late by more than half a chunk moves the anchor. Less than that a client's jitter buffer hides: if time
+        started anew from every small slip, the slips would add up and the buffer would run dry.
         """
         self._observe(now_ns - asked_ns)
-        late = now_ns > self.due_ns(chunk)
-        if late:
+        late_ns = now_ns - self.due_ns(chunk)
+        if late_ns > self._chunk_ns // 2:
             self.anchor(chunk, now_ns)
-        return late
+        return late_ns > 0
 
     def _observe(self, took_ns: int) -> None:
         if self._mean_ns is None:

@@ -78,8 +78,16 @@ def test_a_chunk_that_is_in_time_leaves_the_clock_alone(ready_ms):
 
 def test_a_late_chunk_moves_all_later_ones_and_there_is_no_burst():
     made = pacer()
-    assert made.ready(1, 50 * MS, 130 * MS)
-    assert [made.due_ns(chunk) // MS for chunk in (2, 3)] == [230, 330]
+    assert made.ready(1, 50 * MS, 160 * MS)
+    assert [made.due_ns(chunk) // MS for chunk in (2, 3)] == [260, 360]
+
+
+@pytest.mark.parametrize("late_ms", [1, 30, 50])
+def test_small_slips_count_as_late_and_do_not_add_up(late_ms):
+    made = pacer()
+    for chunk in range(1, 20):
+        assert made.ready(chunk, 0, (100 * chunk + late_ms) * MS)
+    assert made.due_ns(20) == 2000 * MS
 
 
 def test_one_stall_hardly_makes_later_chunks_open_earlier():
