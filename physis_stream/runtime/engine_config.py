@@ -15,6 +15,7 @@ class EngineConfig:
 
     `threads` are torch's; None takes every core that `spare_cores` leaves (a server spares one for its encoders).
     `dtype` "auto" is bfloat16 where the processor multiplies it natively, else float32; deterministic runs are float32.
+    `max_utilisation` is the part of real time that realtime sessions may be predicted to need.
     `deterministic` makes a session's bits independent of its company: batches of `fixed_rows`, padded.
     """
 
@@ -30,6 +31,7 @@ class EngineConfig:
     max_queued: int = 64
     max_snapshots: int = 64
     max_rows: int = 64
+    max_utilisation: float = 0.95
     trace: str | None = None
 
     def __post_init__(self) -> None:

@@ -46,6 +46,7 @@ class EngineLoop:
             max_queued=config.max_queued,
             max_snapshots=config.max_snapshots,
             max_rows=config.max_rows,
+            max_utilisation=config.max_utilisation,
         )
         self.core = EngineCore(model.spec, limits)
         fixed_rows = config.fixed_rows if config.deterministic else 0
