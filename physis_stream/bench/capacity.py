@@ -10,7 +10,7 @@ work item.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -73,14 +73,7 @@ def run(
     engine, baseline = EngineServer(model, config), SequentialServer(model)
     engine.warm()
     baseline.warm()
-    found: dict[str, list[tuple[int, float]]] = {"baseline": [], "engine": []}
-    guess = {"baseline": baseline.guess(), "engine": engine.guess()}
-    for number in range(effort.rounds):
-        for label, server in (("baseline", baseline), ("engine", engine)):
-            report = f"round {number + 1}/{effort.rounds} {label}"
-            best = _largest(server.serve, guess[label], model.spec.chunk_ns / 1e9, effort, number, report, say)
-            found[label].append(best)
-            guess[label] = best[0]
+    found = _in_turn({"baseline": baseline, "engine": engine}, model.spec.chunk_ns / 1e9, effort, say)
     sessions = statistics.median(n for n, _ in found["engine"])
     baseline_sessions = statistics.median(n for n, _ in found["baseline"])
     return {
@@ -96,6 +89,21 @@ def run(
         "machine": machine(dtype=str(model.dtype).removeprefix("torch."), threads=1),
         "commit": commit(),
     }
+
+
+def _in_turn(
+    servers: Mapping[str, SequentialServer | EngineServer], chunk_s: float, effort: Effort, say: Callable[[str], None]
+) -> dict[str, list[tuple[int, float]]]:
+    """The capacity of each server, A B A B; each search begins where the one before ended."""
+    found: dict[str, list[tuple[int, float]]] = {label: [] for label in servers}
+    guess = {label: server.guess() for label, server in servers.items()}
+    for number in range(effort.rounds):
+        for label, server in servers.items():
+            report = f"round {number + 1}/{effort.rounds} {label}"
+            best = _largest(server.serve, guess[label], chunk_s, effort, number, report, say)
+            found[label].append(best)
+            guess[label] = best[0]
+    return found
 
 
 def _named(rule: ContextRule) -> str:

@@ -67,30 +67,8 @@ def serve(loaded: LoadedWorld, *, discipline: str | None = None, commit: bool | 
     config, dtype = transformer.config, loaded.transformer.patch_in.weight.dtype
     head_dim = config.width // config.num_heads
     kv = KvShape(config.num_layers, config.num_heads, head_dim, profile.tokens_per_frame, profile.tokens_per_frame)
-    decoder_bytes = loaded.codec.initial_state(1).nbytes
-    latent_bytes = 2 * 4 * math.prod(profile.latent)
-    spec = WorldSpec(
-        world=profile.name,
-        rule=rule,
-        action=ActionSpec(
-            low=profile.action.low,
-            high=profile.action.high,
-            initial=profile.action.default,
-            names=profile.action.names,
-            combine=Combine(profile.action.combine),
-        ),
-        fps=profile.fps,
-        chunk_frames=profile.chunk_frames,
-        height=profile.height,
-        width=profile.width,
-        sink=profile.sink,
-        pages_per_chunk=kv.pages_per_chunk,
-        page_bytes=kv.page_bytes(dtype),
-        fixed_bytes=decoder_bytes + latent_bytes * rule.rows_per_chunk,
-        shape_key=f"{profile.name}:{profile.width}x{profile.height}",
-    )
     return ServedModel(
-        spec=spec,
+        spec=_spec(profile, rule, kv.pages_per_chunk, kv.page_bytes(dtype), loaded.codec.initial_state(1).nbytes),
         world=describe(profile, rule),
         denoiser=transformer,
         codec=loaded.codec,
@@ -102,6 +80,27 @@ def serve(loaded: LoadedWorld, *, discipline: str | None = None, commit: bool | 
         token_grid=(transformer.grid[0], transformer.grid[1]),
         dtype=dtype,
         starts=loaded.starts.latents.float(),
+    )
+
+
+def _spec(
+    profile: WorldProfile, rule: ContextRule, pages_per_chunk: int, page_bytes: int, decoder_bytes: int
+) -> WorldSpec:
+    """The world in core's numbers."""
+    action = profile.action
+    return WorldSpec(
+        world=profile.name,
+        rule=rule,
+        action=ActionSpec(action.low, action.high, action.default, action.names, Combine(action.combine)),
+        fps=profile.fps,
+        chunk_frames=profile.chunk_frames,
+        height=profile.height,
+        width=profile.width,
+        sink=profile.sink,
+        pages_per_chunk=pages_per_chunk,
+        page_bytes=page_bytes,
+        fixed_bytes=decoder_bytes + 2 * 4 * math.prod(profile.latent) * rule.rows_per_chunk,
+        shape_key=f"{profile.name}:{profile.width}x{profile.height}",
     )
 
 

@@ -1,7 +1,7 @@
 """The naive path that the engine is held to: one session, one row at a time, every version's KV kept, nothing paged
 or batched.
 
-Written from docs/engine.md alone: it shares the model, the rotation and the addresses of noise with the engine, and
+It shares the model, the rotation and the addresses of noise with the engine, and
 nothing else.
 """
 
