@@ -20,7 +20,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-DEFAULT_LEVELS = (1.0, 0.9, 0.7)
+DEFAULT_LEVELS = (1.0, 0.95, 0.9)
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,7 +47,7 @@ class WorldTraining:
     width: int = 256
     num_layers: int = 6
     num_heads: int = 4
-    levels: tuple[float, ...] = (1.0, 0.9, 0.7)
+    levels: tuple[float, ...] = (1.0, 0.95, 0.9)
     window: int = 6
     frames: int = 10
     context_noise: float = 0.35
@@ -61,6 +61,7 @@ class WorldTraining:
     decay_share: float = 0.3
     state_weight: float = 0.1
     own_context: float = 0.0
+    average_steps: int = 150
     seed: int = 0
 
 
@@ -212,7 +213,7 @@ class WorldTrainer:
         self.run: Any = torch.compile(self.loss, dynamic=False) if compiled else self.loss
         groups = parameter_groups(self.loss.named_parameters(), is_matrix)
         self.optimizer = MuonAdam(groups, config.learning_rate)
-        self.average = Average(self.transformer, 300)
+        self.average = Average(self.transformer, config.average_steps)
         self.draw = SequenceDraw(data, config.frames, recipe.action_default, config.seed)
         head_dim = config.width // config.num_heads
         rope = rope_table(config.frames, self.transformer.grid[0], self.transformer.grid[1], head_dim)
