@@ -41,6 +41,8 @@ from physis_stream.worlds import LoadedWorld, load_world
 Kind = TypeVar("Kind")
 KEPT_CHUNKS = 2
 """Chunks of a realtime session that wait for `frames()`; older ones are dropped."""
+PAUSED_NS = 20_000_000
+"""How long `frames` lets other threads go on when nothing is foreseen, as in a paused session."""
 
 
 class Engine:
@@ -226,11 +228,21 @@ class Session:
         engine = self._engine
         while True:
             with engine._lock:
-                engine._turn_until(lambda: bool(self._chunks) or self._over)
-                chunk = self._chunks.popleft() if self._chunks else None
-            if chunk is None:
+                chunk, wake_ns = self._next_chunk(), engine._loop.next_wake_ns()
+            if chunk is not None:
+                yield from _chunk(chunk).split(engine.world.fps)
+            elif self._over:
                 return
-            yield from _chunk(chunk).split(engine.world.fps)
+            else:
+                engine._clock.sleep_until_ns(engine._clock.now_ns() + PAUSED_NS if wake_ns is None else wake_ns)
+
+    def _next_chunk(self) -> ChunkOut | None:
+        """The oldest chunk that waits for `frames`; turns the engine as far as there is work now."""
+        engine = self._engine
+        engine._sort()
+        while not self._chunks and not self._over and engine._loop.turn():
+            engine._sort()
+        return self._chunks.popleft() if self._chunks else None
 
     def fork(self, n: int | None = None) -> Any:
         """A twin that stands where this session stands (or, for a number, a list of that many), sharing its past."""

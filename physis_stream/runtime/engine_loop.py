@@ -14,7 +14,7 @@ import logging
 
 import torch
 
-from physis_stream.core.commands import OpenSession
+from physis_stream.core.commands import CloseSession, OpenSession
 from physis_stream.core.engine_core import EngineCore
 from physis_stream.core.errors import InvalidAction
 from physis_stream.core.events import ChunkReady
@@ -73,6 +73,8 @@ class EngineLoop:
             self._open_with_image(ask, ask.command)
         else:
             self.desk.ask(ask, self._clock.now_ns())
+            if isinstance(ask, AskCommand) and isinstance(ask.command, CloseSession):
+                self.executor.store.release_image(ask.command.session)
 
     def turn(self) -> bool:
         """Carry out the next plan, if there is one now; returns if there was."""

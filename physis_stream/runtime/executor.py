@@ -219,7 +219,7 @@ class Executor:
             key = (decode.session, int(decode.epoch), int(decode.chunk))
             progress = self._progress[key]
             chunks[key] = DecodedChunk(
-                frames=decoded.frames[number],
+                frames=decoded.frames[number].copy(),
                 readouts=tuple(decoded.readouts[number].tolist()),
                 action=progress.control.action,
                 started_ns=progress.started_ns,

@@ -134,6 +134,26 @@ def test_pause_and_resume(engine):
     assert next(session.frames()).frame_id == 0
 
 
+def test_another_thread_may_steer_while_one_waits_for_frames():
+    with physis_stream.Engine(WORLD, max_sessions=2) as engine, engine.open_session(mode="realtime") as session:
+        session.pause()
+        seen = []
+
+        def watch():
+            for frame in session.frames():
+                seen.append(frame)
+                if len(seen) == 4:
+                    return
+
+        watcher = threading.Thread(target=watch)
+        watcher.start()
+        session.resume()
+        event = session.act([9.0, 9.0])
+        watcher.join(30)
+        assert len(seen) == 4
+        assert event in [applied for frame in seen for applied in frame.applied]
+
+
 def test_threads_take_turns(engine):
     sessions = [engine.open_session(seed=seed) for seed in range(4)]
     done = []

@@ -312,6 +312,15 @@ def test_a_refused_image_session_lets_go_of_its_image():
     assert not player.loop.executor.store._images
 
 
+def test_a_session_that_leaves_the_queue_takes_its_image_with_it():
+    player = Player(served(), max_sessions=1)
+    player.open("a", 1)
+    player.loop.ask(AskCommand(1, OpenSession(B, 0, Pace.LOCKSTEP), np.zeros((96, 96, 3), np.uint8)))
+    assert player.loop.executor.store._images
+    player.command(commands.CloseSession(B))
+    assert not player.loop.executor.store._images
+
+
 # Realtime, under a clock that the test moves
 
 
