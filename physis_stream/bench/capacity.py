@@ -51,7 +51,7 @@ class Effort:
 
 
 QUICK = Effort(rounds=1, ramp_s=3.0, hold_s=2.0, chunks=40)
-FULL = Effort(rounds=5, ramp_s=5.0, hold_s=5.0, chunks=60)
+FULL = Effort(rounds=5, ramp_s=3.0, hold_s=3.0, chunks=60)
 
 
 def run(
