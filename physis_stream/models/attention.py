@@ -64,5 +64,5 @@ class DenseAttention:
         v = v_RTHD.reshape(shape).transpose(1, 2)
         # Spelled out: with a table for a mask, the fused kernel of the CPU is several times slower.
         score = (q @ k.transpose(-1, -2)).float() * q.shape[-1] ** -0.5 + self._bias
-        out = score.softmax(-1).to(v.dtype) @ v
+        out: Tensor = score.softmax(-1).to(v.dtype) @ v
         return out.transpose(1, 2).reshape(q_RTHD.shape)
