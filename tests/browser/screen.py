@@ -161,7 +161,9 @@ class Screen:
         """Wait until something holds; return the seconds it took, or fail with `otherwise`."""
         began = time.monotonic()
         while not holds():
-            assert time.monotonic() - began < within_s, f"{otherwise} (waited {within_s} s)"
+            if time.monotonic() - began > within_s:
+                told = self.page.locator("#toast").text_content() if self.page.locator("#toast").count() else ""
+                raise AssertionError(f"{otherwise} (waited {within_s} s; the page says {self.link()!r} {told!r})")
             self.page.wait_for_timeout(40)
         return time.monotonic() - began
 
