@@ -24,8 +24,8 @@ from typing import Any
 import psutil
 from tqdm import tqdm
 
-from benchmarks.server_under_test import server_under_test
 from physis_client import AsyncClient, AsyncSession, PhysisError
+from physis_stream.bench.serving import ServeProcess
 
 GROWTH_ALLOWED = 0.02
 SETTLE_S = 30.0
@@ -150,13 +150,16 @@ async def _left_over(client: AsyncClient) -> dict[str, int]:
 async def soak(minutes: float, sessions: int, seed: int, warm_up: float) -> dict[str, Any]:
     """Run the soak and return what was found; `warm_up` is the share of the time before memory counts."""
     found = Findings()
-    with server_under_test() as server:
+    server = ServeProcess("pusht")
+    try:
         began = time.monotonic()
         ends = began + minutes * 60
         visitors = [_visitor(server.url, seed + k, found, ends) for k in range(sessions)]
         await asyncio.gather(*visitors, _sample(server.pid, found, began, ends))
         async with AsyncClient(server.url) as client:
             left = await _left_over(client)
+    finally:
+        server.stop()
     growth = found.growth(warm_up * minutes * 60)
     return {
         "minutes": minutes,

@@ -44,6 +44,11 @@ class ServeProcess:
             self.stop()
             raise
 
+    @property
+    def pid(self) -> int:
+        """Process id of the server; its engine is a child of it."""
+        return self._process.pid
+
     def stop(self) -> None:
         """Ask it to end, insist after STOP_S; safe to call twice."""
         if self._process.poll() is not None:

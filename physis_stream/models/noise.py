@@ -1,7 +1,7 @@
 """Addressed noise: standard normal numbers as a pure function of a key, so that a row's noise is the same alone or
 in company.
 
-Nothing is consumed and there is no generator state. A key is 64 bits (core hashes seed, epoch, chunk and step into
+Nothing is consumed and there is no generator state. A key is 64 bits (core hashes seed, chunk and step into
 one); number i of a key comes from 16 bits of the SplitMix64 stream (Steele, Lea, Flood: "Fast splittable
 pseudorandom number generators", 2014) that the key starts, looked up in a table of 65,536 normal quantiles: integer
 arithmetic and one table, so the bits agree on every machine. It knows no sessions; `NoiseSource` is the seam at

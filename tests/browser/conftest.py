@@ -86,7 +86,7 @@ def world(request: pytest.FixtureRequest) -> Iterator[Served]:
     if request.param == "engine":
         engine = request.getfixturevalue("engine_served")
         if engine is None:
-            pytest.skip("the weights of the world pusht are not in this tree")
+            pytest.fail("the weights of the world pusht are not in this tree: they ship with it")
         wait_for_sessions(engine, 0, 30)
         yield engine
         return
