@@ -1,5 +1,7 @@
 """What waits for one subscriber: chunks are dropped oldest first, notices never, and nothing of an epoch that is over.
 
+No word of an applied event is lost with a dropped chunk: the next chunk of the epoch names it.
+
 For one event loop; not thread-safe.
 """
 
@@ -7,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from dataclasses import replace
 
 from physis_stream.runtime.service import ChunkOut, Notice, Output
 
@@ -29,14 +32,26 @@ class Outbox:
             if item.epoch < self._epoch:
                 return
             self.begin_epoch(item.epoch)
-            chunks = [kept for kept in self._items if isinstance(kept, ChunkOut)]
-            if len(chunks) >= self._max_chunks:
-                self._items.remove(chunks[0])
-                self.num_dropped += 1
+            if sum(isinstance(kept, ChunkOut) for kept in self._items) >= self._max_chunks:
+                self._items.append(item)
+                self._drop_oldest_chunk()
+                self._ready.set()
+                return
         elif item.kind == "status" and isinstance(item.detail.get("epoch"), int):
             self.begin_epoch(item.detail["epoch"])
         self._items.append(item)
         self._ready.set()
+
+    def _drop_oldest_chunk(self) -> None:
+        """Drop one; the events that it was the first to use are told with the chunk after it."""
+        at, heir_at = [place for place, kept in enumerate(self._items) if isinstance(kept, ChunkOut)][:2]
+        lost, heir = self._items[at], self._items[heir_at]
+        assert isinstance(lost, ChunkOut)
+        assert isinstance(heir, ChunkOut)
+        if lost.applied:
+            self._items[heir_at] = replace(heir, applied=(*lost.applied, *heir.applied))
+        del self._items[at]
+        self.num_dropped += 1
 
     def begin_epoch(self, epoch: int) -> None:
         """Drop the chunks of older epochs."""

@@ -91,9 +91,13 @@ def draw_levels(name: str, config: WorldTraining, groups: Groups, count: int, no
     limit = config.context_noise * uniform(count, 1)
     clean = limit * uniform(*size)
     if name in ("clean", "same_step"):
-        # Half of the targets start from pure noise, which is where the dynamics are learned.
+        # Of the targets, 40% start from pure noise, where the dynamics are learned, 40% lie about the levels that are
+        # served after it, and the rest anywhere, so that a profile may choose other levels.
         shape = size if name == "clean" else (count, 1)
-        level = torch.where(uniform(*shape) < 0.4, 1.0, 1 - 0.85 * uniform(*shape).square()).expand(size)
+        later = torch.tensor(config.levels[1:] or (1.0,))
+        served = later[(len(later) * uniform(*shape)).long().clamp_max(len(later) - 1)] + 0.1 * (uniform(*shape) - 0.5)
+        other = torch.where(uniform(*shape) < 0.67, served.clamp(0.1, 1.0), 1 - 0.85 * uniform(*shape).square())
+        level = torch.where(uniform(*shape) < 0.4, 1.0, other).expand(size)
     else:
         centre = torch.tensor([*config.levels, 0.0])[versions]
         level = (centre + 0.2 * (uniform(*size) - 0.5)).clamp(0.1, 1.0)

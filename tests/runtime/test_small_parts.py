@@ -6,6 +6,7 @@ import asyncio
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -124,6 +125,22 @@ def test_an_outbox_drops_the_oldest_chunks_and_whatever_is_of_an_older_epoch():
         return [item.kind if isinstance(item, Notice) else f"{item.epoch}/{item.chunk}" for item in items]
 
     assert asyncio.run(drain()) == ["queue", "status", "1/0"]
+
+
+def test_an_outbox_tells_the_events_of_a_dropped_chunk_with_the_next_one_of_its_epoch():
+    box = Outbox(1)
+    for number in range(3):
+        box.put(replace(chunk(0, number), applied=(number,)))
+    box.put(replace(chunk(1, 0), applied=(7,)))
+
+    async def drain() -> tuple[int, ...]:
+        return (await box.get()).applied
+
+    assert asyncio.run(drain()) == (7,), "a new epoch does not tell of the old one's events"
+    for number in range(3):
+        box.put(replace(chunk(1, number), applied=(number,)))
+    assert asyncio.run(drain()) == (0, 1, 2)
+    assert box.num_dropped == 4
 
 
 def test_warming_touches_no_page_that_a_plan_may_name():

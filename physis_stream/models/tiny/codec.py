@@ -7,6 +7,10 @@ the caller owns; the modules keep nothing between calls.
     frames  (B, F, 3, H, W)  float, range -1..1    latents (B, F, C, H/8, W/8) float, about zero mean and unit deviation
     state   (B, 2, C, H/8, W/8)                    zeros before the first frame
 
+A latent cell sees 16 x 16 pixels, its own 8 x 8 and a rim of 4: nothing that moves changes cells far from it, and that
+makes latents predictable. (When the encoder saw the whole picture, a moving block changed every cell, and a transformer
+could not learn to keep its shape.) The decoder looks much wider.
+
 Wide convolutions run at 1/4 and 1/8 of the resolution only: the first and last layers are space-to-depth by 4. A
 background picture, the median of the training frames, is taken off before encoding and added after decoding.
 """
@@ -24,10 +28,10 @@ STATE_FRAMES = 2
 
 
 class _Residual(nn.Module):
-    def __init__(self, width: int) -> None:
+    def __init__(self, width: int, kernel: int) -> None:
         super().__init__()
-        self.conv_in = nn.Conv2d(width, width, 3, padding=1)
-        self.conv_out = nn.Conv2d(width, width, 3, padding=1)
+        self.conv_in = nn.Conv2d(width, width, kernel, padding=kernel // 2)
+        self.conv_out = nn.Conv2d(width, width, kernel, padding=kernel // 2)
 
     def forward(self, x: Tensor) -> Tensor:
         change: Tensor = self.conv_out(F.silu(self.conv_in(F.silu(x))))
@@ -60,10 +64,10 @@ class TinyCausalCodec(ModelMixin, ConfigMixin):
         self.register_buffer("latent_std", torch.ones(channels))
         self.encoder_in = nn.Conv2d(48, mid_width, 3, padding=1)
         self.encoder_down = nn.Conv2d(mid_width, deep_width, 2, stride=2)
-        self.encoder_trunk = nn.ModuleList(_Residual(deep_width) for _ in range(encoder_blocks))
-        self.encoder_out = nn.Conv2d(deep_width, channels, 3, padding=1)
+        self.encoder_trunk = nn.ModuleList(_Residual(deep_width, 1) for _ in range(encoder_blocks))
+        self.encoder_out = nn.Conv2d(deep_width, channels, 1)
         self.decoder_in = nn.Conv2d(channels * (STATE_FRAMES + 1), deep_width, 3, padding=1)
-        self.decoder_trunk = nn.ModuleList(_Residual(deep_width) for _ in range(decoder_blocks))
+        self.decoder_trunk = nn.ModuleList(_Residual(deep_width, 3) for _ in range(decoder_blocks))
         self.decoder_up = nn.Conv2d(deep_width, mid_width * 4, 1)
         self.decoder_mid = nn.Conv2d(mid_width, mid_width, 3, padding=1)
         self.decoder_out = nn.Conv2d(mid_width, 48, 3, padding=1)
