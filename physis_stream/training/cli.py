@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import functools
 import json
 import os
 from collections.abc import Callable
@@ -28,7 +29,7 @@ class Plan:
     """How long each stage is. `quick` is a proof that the recipe runs end to end, not a usable world."""
 
     frames: int = 256_000
-    codec_steps: int = 2_600
+    codec_steps: int = 3_000
     readout_steps: int = 4_000
     world_steps: int = 6_000
     width: int = 256
@@ -66,7 +67,7 @@ def run(args: argparse.Namespace) -> int:
     base = QUICK if args.quick else Plan()
     plan = dataclasses.replace(base, **{name: value for name, value in chosen.items() if value is not None})
     recipe = recipe_for(args.env, size=args.size)
-    folder = train(recipe, plan, args.out, args.seed)
+    folder = train(args.env, recipe, plan, args.out, args.seed)
     print(f"wrote {folder}; serve it with: physis-stream serve --model {folder}")
     return 0
 
@@ -88,8 +89,10 @@ def _progress(name: str, total: int) -> Callable[[int, dict[str, float]], None]:
     return report
 
 
-def train(recipe, plan: Plan, out: Path, seed: int) -> Path:  # type: ignore[no-untyped-def]
+def train(env: str, recipe, plan: Plan, out: Path, seed: int) -> Path:  # type: ignore[no-untyped-def]
     """Run the stages that are not done yet and return the world's folder."""
+    import torch
+
     from physis_stream.models.tiny.weights import save_folder
     from physis_stream.training import checkpoint
     from physis_stream.training.collect import collect, open_shards
@@ -97,7 +100,8 @@ def train(recipe, plan: Plan, out: Path, seed: int) -> Path:  # type: ignore[no-
     from physis_stream.training.latents import load_latents
     from physis_stream.training.train_codec import CodecTraining, finish_codec, train_codec
     from physis_stream.training.train_readout import ReadoutTraining, train_readout
-    from physis_stream.training.train_world import WorldTrainer, WorldTraining
+    from physis_stream.training.train_world import WorldTraining
+    from physis_stream.training.world_stage import open_trainer, train_transformer
 
     shard = out / "data" / "shard_00"
     if not (shard / "starts.npy").exists():
@@ -119,8 +123,11 @@ def train(recipe, plan: Plan, out: Path, seed: int) -> Path:  # type: ignore[no-
         width=plan.width, num_layers=plan.num_layers, num_heads=plan.width // 64, levels=DEFAULT_LEVELS,
         steps=plan.world_steps, seed=seed,
     )  # fmt: skip
-    trainer = WorldTrainer(recipe, data, readout, world_config, out, compiled=plan.world_steps > 500)
-    trainer.train(_progress("world", plan.world_steps))
+    codec.save_pretrained(out / "codec")
+    readout.save_pretrained(out / "readout")
+    progress = functools.partial(_progress, "world", plan.world_steps)
+    train_transformer(env, recipe.size, out, world_config, torch.get_num_threads(), progress)
+    trainer = open_trainer(env, recipe.size, out, world_config)
     trainer.average.copy_to(trainer.transformer)
     profile = make_profile(recipe, trainer.transformer, world_config.levels, world_config.window)
     world = make_world(recipe, trainer.transformer, codec, readout, profile, num_starts=64)

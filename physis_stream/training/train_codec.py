@@ -31,14 +31,14 @@ from physis_stream.training.recipe import Recipe
 class CodecTraining:
     """Size of the codec and of the run."""
 
-    latent_channels: int = 8
+    latent_channels: int = 4
     mid_width: int = 64
     deep_width: int = 128
-    steps: int = 5000
+    steps: int = 3000
     clips: int = 16
     clip_frames: int = 4
     learning_rate: float = 1.5e-3
-    latent_noise: float = 0.15
+    latent_noise: float = 0.3
     state_weight: float = 0.02
     seed: int = 0
 

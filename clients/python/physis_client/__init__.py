@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from physis_client.async_client import AsyncClient, AsyncSession
+from physis_client.async_client import AsyncClient
+from physis_client.async_session import AsyncSession
 from physis_client.chunks import Chunk, Frame, SessionStatus, World
 from physis_client.errors import (
     Capacity,
@@ -17,7 +18,8 @@ from physis_client.errors import (
     Unauthorized,
     VersionMismatch,
 )
-from physis_client.sync_client import Client, Session
+from physis_client.sync_client import Client
+from physis_client.sync_session import Session
 
 __all__ = [
     "AsyncClient",

@@ -20,7 +20,8 @@ from gymnasium.vector.utils import batch_space
 
 from physis_client.chunks import Chunk, World
 from physis_client.errors import InvalidAction, InvalidState, NotFound
-from physis_client.sync_client import Client, Session
+from physis_client.sync_client import Client
+from physis_client.sync_session import Session
 
 Observe = Literal["pixels", "state", "both"]
 Observation = Any

@@ -42,7 +42,8 @@ WEIGHTS = "diffusion_pytorch_model.safetensors"
 
 class Starts(NamedTuple):
     """Frames a session may open with: normalised latents (N, C, h, w), the action (N, A) that keeps each at rest, and
-    the simulator's state (N, D) in the readout's units. All fp32. A session's seed picks one: `seed % N`."""
+    the simulator's state (N, D) in the readout's units. All fp32. `core.seeds.start_index` picks a session's one by its
+    seed."""
 
     latents: Tensor
     actions: Tensor

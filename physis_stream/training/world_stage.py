@@ -1,0 +1,65 @@
+"""The transformer's stage of `physis-stream train`, in a process of its own.
+
+A team of one process per core is forked, and a process in which torch has used threads should not fork: so the stage
+starts from a fresh interpreter and takes everything from files.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from physis_stream.models.tiny.codec import TinyCausalCodec
+from physis_stream.models.tiny.readout import TinyReadout
+from physis_stream.training.collect import open_shards
+from physis_stream.training.latents import load_latents
+from physis_stream.training.recipes import recipe_for
+from physis_stream.training.team import Team
+from physis_stream.training.train_world import WorldTrainer, WorldTraining
+
+Report = Callable[[int, dict[str, float]], None]
+
+
+def open_trainer(env: str, size: int, out: Path, config: WorldTraining) -> WorldTrainer:
+    """Build the trainer from what the earlier stages left in `out`, at the newest checkpoint if there is one."""
+    codec = TinyCausalCodec.from_pretrained(out / "codec")
+    readout = TinyReadout.from_pretrained(out / "readout")
+    data = load_latents(codec, open_shards(out / "data"), out / "latents")
+    # Compiling takes minutes, which a short run would not win back.
+    return WorldTrainer(recipe_for(env, size=size), data, readout, config, out, compiled=config.steps > 500)
+
+
+def _work(env: str, size: int, out: Path, config: WorldTraining, cores: int, make_report: Callable[[], Report]) -> None:
+    torch.set_num_threads(1)
+    trainer = open_trainer(env, size, out, config)
+    if trainer.step >= config.steps:
+        return
+    team = Team(trainer, cores) if cores > 1 else None
+    trainer.train(make_report(), step=None if team is None else team.step)
+    if team is not None:
+        team.close()
+
+
+def train_transformer(
+    env: str, size: int, out: Path, config: WorldTraining, cores: int, make_report: Callable[[], Report]
+) -> None:
+    """Train until `config.steps` on `cores` processes, going on from a checkpoint. `make_report` is called in the new
+    process, which it must be importable from. Raises RuntimeError if that process ends badly."""
+    process = multiprocessing.get_context("spawn").Process(
+        target=_work, args=(env, size, out, config, cores, make_report)
+    )
+    process.start()
+    try:
+        process.join()
+    except BaseException:
+        process.terminate()
+        process.join()
+        raise
+    if process.exitcode:
+        raise RuntimeError(
+            f"training the transformer ended with exit code {process.exitcode}; the same command goes on from its last "
+            f"checkpoint in {out}"
+        )
