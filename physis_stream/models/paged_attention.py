@@ -89,6 +89,14 @@ def rotate_into(out: Tensor, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return out
 
 
+def _turned(x: Tensor, cos: Tensor, signed_sin: Tensor) -> Tensor:
+    """Return x (..., D) rotated in pairs (i, i + D/2); the tables are of x's own shape, the sines of first halves
+    negative. The bits of `rotate_into`, in operations over whole tensors."""
+    half = x.shape[-1] // 2
+    swapped = torch.cat((x[..., half:], x[..., :half]), dim=-1)
+    return (x * cos).addcmul_(swapped, signed_sin)
+
+
 class PagedAttend:
     """One tick's attention; see the module. Index tensors are made once here and serve every layer.
 
@@ -109,11 +117,19 @@ class PagedAttend:
         self._pool, self._first_layer, self._rows = pool, first_layer, len(rows)
         self._write = torch.from_numpy(pages[:, width:].reshape(-1)).to(pool.device)
         self._read = torch.from_numpy(heads.reshape(-1)).to(pool.device)
-        self._cos, self._sin = (x.to(pool.device) for x in rope.own([row.phase for row in rows]))
+        self._cos, self._sin = self._own_turns(rope, rows)
         self._mask = self._ragged_mask(rows, width)
         self._turned = max(row.turned for row in rows) * shape.page_tokens
         if self._turned:
             self._turn_cos, self._turn_sin = self._turns(rope, rows)
+
+    def _own_turns(self, rope: ChunkRope, rows: Sequence[RowPages]) -> tuple[Tensor, Tensor]:
+        """Cosines and signed sines (R, T, H, D) of the rows' own tokens, laid out in full: made once, used by every
+        layer."""
+        cos, sin = (x.to(self._pool.device).transpose(1, 2) for x in rope.own([row.phase for row in rows]))
+        heads = (-1, -1, self._pool.shape.num_heads, -1)
+        cos, sin = torch.cat((cos, cos), -1).expand(heads), torch.cat((-sin, sin), -1).expand(heads)
+        return cos.contiguous(), sin.contiguous()
 
     def _ragged_mask(self, rows: Sequence[RowPages], width: int) -> Tensor | None:
         """Additive (R, 1, 1, K): -inf on padded pages; None if there are none."""
@@ -135,8 +151,7 @@ class PagedAttend:
     def __call__(self, layer: int, q_RTHD: Tensor, k_RTHD: Tensor, v_RTHD: Tensor) -> Tensor:
         """See `models.interface.Attend`."""
         pool, shape, layer = self._pool, self._pool.shape, layer - self._first_layer
-        both = torch.stack((q_RTHD, k_RTHD)).transpose(2, 3)
-        q_RHTD, k_RHTD = rotate_into(both.new_empty(both.shape), both, self._cos, self._sin)
+        q_RHTD, k_RHTD = (_turned(x, self._cos, self._sin).transpose(1, 2) for x in (q_RTHD, k_RTHD))
         split = (shape.pages_per_chunk, shape.page_tokens)
         k_NHPD, v_NHPD = (x.unflatten(2, split).transpose(1, 2).flatten(0, 1) for x in (k_RHTD, v_RTHD.transpose(1, 2)))
         pool.write(layer, self._write, k_NHPD, v_NHPD)

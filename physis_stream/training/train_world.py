@@ -11,9 +11,10 @@ sees in training is what it sees when served. Layouts are drawn by share:
 
 Clean rows carry a little noise, told to the model as their level, so that a rollout's own errors look familiar. A
 sequence opens with one frame that is given (an episode's first, at rest) or with two (anywhere: two frames show the
-velocity). A share `own_context` of the batches sees the model's own estimates as clean rows. The error is that of x0,
-weighted towards what moves; a small head on the middle block regresses the simulator's state at every level and is
-dropped afterwards.
+velocity). A share `own_context` of the batches sees the model's own estimates as clean rows, after 1 to `own_passes`
+passes: a model that is exact for one frame after true ones still dissolves when it is fed with its own. The error is
+that of x0, weighted towards what moves; a small head on the middle block regresses the simulator's state at every
+level and is dropped afterwards.
 """
 
 from __future__ import annotations
@@ -61,10 +62,13 @@ class WorldTraining:
     decay_share: float = 0.3
     state_weight: float = 0.1
     own_context: float = 0.0
+    own_passes: int = 1
     average_steps: int = 150
     seed: int = 0
 
 
+Denoise = Callable[[Tensor, Tensor, Tensor, DenseAttention], Tensor]
+"""Latents, levels, actions, attention to velocities, as `TinyWorldTransformer` maps them."""
 LAYOUTS = ("clean", "cascade", "open", "same_step")
 
 
@@ -131,7 +135,8 @@ class WorldLoss(nn.Module):
         self, x_t: Tensor, x0: Tensor, level: Tensor, action: Tensor, weight: Tensor, state: Tensor,
         target: Tensor, attend: DenseAttention,
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
-        """Return the weighted error of x0 and the probe's error, averaged over the rows where `target` (R,) is 1."""
+        """Return the weighted error of x0, averaged over the rows where `target` (R,) is 1, and the probe's error over
+        all rows: a clean row has to know what its own latents show, since that is what later frames read from it."""
         model = self.transformer
         tokens, modulation = model.embed(x_t, level, action)
         middle = tokens
@@ -142,8 +147,7 @@ class WorldLoss(nn.Module):
         found = x_t - level.clamp_min(0.02)[:, None, None, None] * model.head(tokens, modulation)
         error = (weight * (found - x0).square()).mean((1, 2, 3)) / level.clamp_min(0.5).square()
         guess = (self.probe(middle).float() - state).square().mean(1)
-        total = target.sum()
-        return (error * target).sum() / total, (guess * target).sum() / total
+        return (error * target).sum() / target.sum(), guess.mean()
 
 
 def pack(
@@ -171,26 +175,28 @@ def pack(
 
 @torch.no_grad()
 def with_own_context(
-    packed: tuple[Tensor, ...], model: TinyWorldTransformer, groups: Groups, rule: ContextRule,
-    attend: DenseAttention, noise: torch.Generator, first_target: int,
+    packed: tuple[Tensor, ...], model: Denoise, groups: Groups, rule: ContextRule, attend: DenseAttention,
+    noise: torch.Generator, first_target: int, passes: int,
 ) -> tuple[Tensor, ...]:  # fmt: skip
     """Replace the clean rows' latents by what the model itself makes of their frames at the last step.
 
-    One more forward, over the whole packed sequence at once, instead of a rollout frame by frame: a rollout's first
-    error rather than its sum, which is what the next frame has to forgive. Opening frames stay true.
+    A pass is one more forward over the whole packed sequence at once, instead of a rollout frame by frame: after n
+    passes a frame carries the errors of a rollout of n frames, which is what the next frame has to forgive. Opening
+    frames stay true.
     """
     x_t, x0, level, action, *rest = packed
-    attended = model(x_t, level, action, attend)
-    found = x_t - level[:, None, None, None] * attended
     order = list(zip(groups.frames, groups.versions, strict=True))
     source = list(range(len(order)))
     for place, (frame, version) in enumerate(order):
         if frame >= first_target and version == rule.num_steps:
             source[place] = order.index((frame, version - 1))
-    own = found.unflatten(0, (-1, len(order)))[:, source].flatten(0, 1)
     replaced = torch.tensor([place != origin for place, origin in enumerate(source)]).repeat(len(x_t) // len(order))
-    noisy = add_noise(own, torch.randn(own.shape, generator=noise), level)
-    return torch.where(replaced[:, None, None, None], noisy, x_t), x0, level, action, *rest
+    for _ in range(passes):
+        found = x_t - level[:, None, None, None] * model(x_t, level, action, attend)
+        own = found.unflatten(0, (-1, len(order)))[:, source].flatten(0, 1)
+        noisy = add_noise(own, torch.randn(own.shape, generator=noise), level)
+        x_t = torch.where(replaced[:, None, None, None], noisy, x_t)
+    return x_t, x0, level, action, *rest
 
 
 def is_matrix(name: str, parameter: Tensor) -> bool:
@@ -215,6 +221,7 @@ class WorldTrainer:
         probe = StateProbe(config.width, self.transformer.tokens_per_row, readout.num_targets)
         self.loss = WorldLoss(self.transformer, probe)
         self.run: Any = torch.compile(self.loss, dynamic=False) if compiled else self.loss
+        self.denoise: Any = torch.compile(self.transformer, dynamic=False) if compiled else self.transformer
         groups = parameter_groups(self.loss.named_parameters(), is_matrix)
         self.optimizer = MuonAdam(groups, config.learning_rate)
         self.average = Average(self.transformer, config.average_steps)
@@ -269,10 +276,12 @@ class WorldTrainer:
         rule = layout_rule(name, config)
         own = rule.commit and float(torch.rand((), generator=noise)) < config.own_context
         # Compiling takes a minute a layout; it pays for the two that most batches have.
-        run = self.run if name in ("clean", "cascade") else self.loss
+        pays = name in ("clean", "cascade")
+        run, denoise = (self.run, self.denoise) if pays else (self.loss, self.transformer)
         with torch.autocast("cpu", torch.bfloat16):
             if own:
-                packed = with_own_context(packed, self.transformer, groups, rule, attend, noise, first_target)
+                passes = 1 + int(torch.randint(config.own_passes, (), generator=noise))
+                packed = with_own_context(packed, denoise, groups, rule, attend, noise, first_target, passes)
             error, guess = run(*packed, attend)
         ((error + config.state_weight * guess) / self.num_parts).backward()
         return torch.stack((error.detach(), guess.detach())) / self.num_parts

@@ -84,15 +84,16 @@ def test_a_run_that_was_interrupted_goes_on_as_if_it_had_not_been(tmp_path):
     assert all(torch.equal(whole.average.values[k], second.average.values[k]) for k in whole.average.values)
 
 
+@pytest.mark.parametrize("passes", [1, 3])
 @pytest.mark.parametrize("name", ["clean", "cascade"])
-def test_own_context_replaces_clean_rows_of_targets_and_nothing_else(name, tmp_path):
+def test_own_context_replaces_clean_rows_of_targets_and_nothing_else(name, passes, tmp_path):
     one = trainer(tmp_path)
     groups, attend = one.packed[name]
     noise = torch.Generator().manual_seed(0)
     batch = one.draw(0, 2, fresh_start=False)
     packed = pack(name, groups, batch, one.readout, SMALL, noise, 2)
     rule = layout_rule(name, SMALL)
-    changed = with_own_context(packed, one.transformer, groups, rule, attend, noise, 2)
+    changed = with_own_context(packed, one.transformer, groups, rule, attend, noise, 2, passes)
     differs = (packed[0] != changed[0]).flatten(1).any(1).unflatten(0, (2, -1)).all(0)
     clean = (torch.tensor(groups.versions) == rule.num_steps) & (torch.tensor(groups.frames) >= 2)
     assert torch.equal(differs, clean)
@@ -100,7 +101,7 @@ def test_own_context_replaces_clean_rows_of_targets_and_nothing_else(name, tmp_p
 
 
 def test_training_on_own_context_runs(tmp_path):
-    one = trainer(tmp_path, WorldTraining(**{**_fields(SMALL), "own_context": 1.0}))
+    one = trainer(tmp_path, WorldTraining(**{**_fields(SMALL), "own_context": 1.0, "own_passes": 2}))
     losses = [one.train_step() for _ in range(6)]
     assert all(value < 100 for step in losses for value in step.values())
 
