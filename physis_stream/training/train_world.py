@@ -13,7 +13,8 @@ Clean rows carry a little noise, told to the model as their level, so that a rol
 sequence opens with one frame that is given (an episode's first, at rest) or with two (anywhere: two frames show the
 velocity). A share `own_context` of the batches sees the model's own estimates as clean rows, after 1 to `own_passes`
 passes: a model that is exact for one frame after true ones still dissolves when it is fed with its own. The error is
-that of x0, weighted towards what moves, and that of the state in the middle (`models.tiny.state_bridge`).
+that of x0, weighted towards what moves; a small head on the middle block regresses the simulator's state at every
+level and is dropped afterwards.
 """
 
 from __future__ import annotations
@@ -25,14 +26,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from physis_stream.core.context_rule import ContextRule, Discipline
 from physis_stream.models.attention import DenseAttention, Groups
 from physis_stream.models.noise_schedule import add_noise
 from physis_stream.models.rope import rope_table
-from physis_stream.models.tiny.model import TinyBlock, TinyWorldTransformer
+from physis_stream.models.tiny.model import TinyWorldTransformer
 from physis_stream.models.tiny.readout import TinyReadout
 from physis_stream.training import checkpoint
 from physis_stream.training.latents import LatentSet, SequenceDraw, Sequences
@@ -60,7 +60,7 @@ class WorldTraining:
     micro_batch: int = 8
     learning_rate: float = 2e-3
     decay_share: float = 0.3
-    state_weight: float = 1.0
+    state_weight: float = 0.1
     own_context: float = 0.0
     own_passes: int = 1
     average_steps: int = 150
@@ -110,32 +110,44 @@ def draw_levels(name: str, config: WorldTraining, groups: Groups, count: int, no
     return torch.where(is_clean, clean, level)
 
 
-class WorldLoss(nn.Module):
-    """The transformer from a packed batch to its losses; the unit that is compiled."""
+class StateProbe(nn.Module):
+    """The auxiliary head: tokens of one row (R, T, D) to normalised state targets."""
 
-    def __init__(self, transformer: TinyWorldTransformer) -> None:
+    def __init__(self, width: int, tokens: int, targets: int) -> None:
         super().__init__()
-        self.transformer = transformer
+        self.narrow = nn.Linear(width, 32)
+        self.out = nn.Linear(32 * tokens, targets)
+
+    def forward(self, tokens_RTD: Tensor) -> Tensor:
+        """Return (R, targets)."""
+        guess: Tensor = self.out(nn.functional.silu(self.narrow(tokens_RTD)).flatten(1))
+        return guess
+
+
+class WorldLoss(nn.Module):
+    """Transformer and probe as one module from a packed batch to its losses; the unit that is compiled."""
+
+    def __init__(self, transformer: TinyWorldTransformer, probe: StateProbe) -> None:
+        super().__init__()
+        self.transformer, self.probe = transformer, probe
 
     def forward(
         self, x_t: Tensor, x0: Tensor, level: Tensor, action: Tensor, weight: Tensor, state: Tensor,
         target: Tensor, attend: DenseAttention,
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
-        """Return the weighted error of x0, averaged over the rows where `target` (R,) is 1, and the error of the
-        estimated state over all rows: a clean row has to know what its own latents show, since that is what later
-        frames read from it. Behind the bridge rows are told the true state."""
+        """Return the weighted error of x0, averaged over the rows where `target` (R,) is 1, and the probe's error over
+        all rows: a clean row has to know what its own latents show, since that is what later frames read from it."""
         model = self.transformer
         tokens, modulation = model.embed(x_t, level, action)
-        state_error = torch.zeros(())
-        for block in model.blocks:
-            assert isinstance(block, TinyBlock)
-            tokens = block.mix(tokens, modulation, attend)
-            if block.bridge is not None:
-                state_error = F.smooth_l1_loss(block.bridge.estimate(tokens), state, beta=0.1)
-                tokens = block.bridge.tell(tokens, state)
+        middle = tokens
+        for index, block in enumerate(model.blocks):
+            tokens = block(tokens, modulation, attend)
+            if index == len(model.blocks) // 2:
+                middle = tokens
         found = x_t - level.clamp_min(0.02)[:, None, None, None] * model.head(tokens, modulation)
         error = (weight * (found - x0).square()).mean((1, 2, 3)) / level.clamp_min(0.5).square()
-        return (error * target).sum() / target.sum(), state_error
+        guess = (self.probe(middle).float() - state).square().mean(1)
+        return (error * target).sum() / target.sum(), guess.mean()
 
 
 def pack(
@@ -189,8 +201,7 @@ def with_own_context(
 
 def is_matrix(name: str, parameter: Tensor) -> bool:
     """Muon steps the matrices inside the blocks and the conditioning's middle."""
-    inside = "blocks." in name and "table" not in name and "bridge" not in name
-    return parameter.ndim == 2 and (inside or "condition_mid" in name)
+    return parameter.ndim == 2 and (("blocks." in name and "table" not in name) or "condition_mid" in name)
 
 
 class WorldTrainer:
@@ -206,9 +217,9 @@ class WorldTrainer:
         self.transformer = TinyWorldTransformer(
             channels, height, width, width=config.width, num_layers=config.num_layers, num_heads=config.num_heads,
             action_low=recipe.action_low, action_high=recipe.action_high,
-            plain_states=len(readout.plain), state_angles=len(readout.angles),
         )  # fmt: skip
-        self.loss = WorldLoss(self.transformer)
+        probe = StateProbe(config.width, self.transformer.tokens_per_row, readout.num_targets)
+        self.loss = WorldLoss(self.transformer, probe)
         self.run: Any = torch.compile(self.loss, dynamic=False) if compiled else self.loss
         self.denoise: Any = torch.compile(self.transformer, dynamic=False) if compiled else self.transformer
         groups = parameter_groups(self.loss.named_parameters(), is_matrix)

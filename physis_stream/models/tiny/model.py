@@ -9,8 +9,7 @@ a batch may mix sessions, frames and levels. The model owns no KV. It can be run
 
 Conditioning is one vector a row (level and action), projected once to 6 D for all blocks; each block adds its own
 table, as in PixArt (arXiv 2310.00426) and Wan. The head estimates x0 and turns it into the velocity (x_t - x0) / t,
-which is better conditioned than predicting noise with few channels to carry it (cf. arXiv 2511.13720). Worlds whose
-training knew a state have a `StateBridge` after the middle block.
+which is better conditioned than predicting noise with few channels to carry it (cf. arXiv 2511.13720).
 """
 
 from __future__ import annotations
@@ -25,7 +24,6 @@ from diffusers.models.modeling_utils import ModelMixin
 from torch import Tensor, nn
 
 from physis_stream.models.interface import Attend
-from physis_stream.models.tiny.state_bridge import StateBridge
 
 MIN_LEVEL = 0.02
 """Least t that the head divides by; below it the velocity of a clean row is of no use anyway."""
@@ -46,17 +44,15 @@ class Modulation(NamedTuple):
 
 
 class TinyBlock(nn.Module):
-    """Self-attention and a feed-forward layer with squared rectifiers, both modulated; then the bridge, if it has one.
+    """Self-attention and a feed-forward layer with squared rectifiers, both modulated.
 
     Queries and keys are layer-normed per head in one operation, with one gain for both: only their product matters, and
-    small row's time goes into the number of operations.
+    a small row's time goes into the number of operations.
     """
 
-    def __init__(
-        self, index: int, width: int, num_heads: int, expansion: int, bridge: StateBridge | None = None
-    ) -> None:
+    def __init__(self, index: int, width: int, num_heads: int, expansion: int) -> None:
         super().__init__()
-        self.index, self.num_heads, self.bridge = index, num_heads, bridge
+        self.index, self.num_heads = index, num_heads
         self.table = nn.Parameter(torch.zeros(6, width))
         self.qkv = nn.Linear(width, 3 * width)
         self.qk_gain = nn.Parameter(torch.ones(width // num_heads))
@@ -66,11 +62,6 @@ class TinyBlock(nn.Module):
 
     def forward(self, tokens_RTD: Tensor, modulation: Modulation, attend: Attend) -> Tensor:
         """Return the tokens after this block; calls `attend` once."""
-        tokens_RTD = self.mix(tokens_RTD, modulation, attend)
-        return tokens_RTD if self.bridge is None else self.bridge(tokens_RTD)
-
-    def mix(self, tokens_RTD: Tensor, modulation: Modulation, attend: Attend) -> Tensor:
-        """Return the tokens as they are before the bridge."""
         width, heads = tokens_RTD.shape[-1:], self.num_heads
         shift_1, scale_1, gate_1, shift_2, scale_2, gate_2 = (modulation.shared_R6D + self.table).unsqueeze(2).unbind(1)
         h = torch.addcmul(shift_1, F.layer_norm(tokens_RTD, width), scale_1)
@@ -101,8 +92,6 @@ class TinyWorldTransformer(ModelMixin, ConfigMixin):
         action_low: tuple[float, ...] = (-1.0, -1.0),
         action_high: tuple[float, ...] = (1.0, 1.0),
         action_octaves: int = 5,
-        plain_states: int = 0,
-        state_angles: int = 0,
     ) -> None:
         super().__init__()
         if latent_height % patch or latent_width % patch:
@@ -125,12 +114,7 @@ class TinyWorldTransformer(ModelMixin, ConfigMixin):
         self.condition_mid = nn.Linear(width, width)
         self.condition_out = nn.Linear(width, 6 * width)
         self.final_out = nn.Linear(width, 2 * width)
-        has_state, tokens = plain_states + state_angles > 0, self.grid[0] * self.grid[1]
-        bridge = StateBridge(width, tokens, plain_states, state_angles) if has_state else None
-        self.blocks = nn.ModuleList(
-            TinyBlock(i, width, num_heads, expansion, bridge if i == num_layers // 2 else None)
-            for i in range(num_layers)
-        )
+        self.blocks = nn.ModuleList(TinyBlock(i, width, num_heads, expansion) for i in range(num_layers))
         self.patch_out = nn.Linear(width, features)
         for layer in (self.condition_out, self.final_out):
             nn.init.normal_(layer.weight, std=0.01)
