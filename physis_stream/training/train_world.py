@@ -45,6 +45,7 @@ class WorldTraining:
     """Size of the transformer and of the run. `shares` are the layouts' odds: clean, cascade, open, same_step; from the
     share `late_from` of the steps on, `late_shares` take over: dynamics first, then the rules that are served."""
 
+    patch: int = 3
     width: int = 256
     num_layers: int = 6
     num_heads: int = 4
@@ -215,8 +216,8 @@ class WorldTrainer:
         self.config, self.out, self.readout = config, out, readout.eval()
         channels, height, width = data.latents.shape[1:]
         self.transformer = TinyWorldTransformer(
-            channels, height, width, width=config.width, num_layers=config.num_layers, num_heads=config.num_heads,
-            action_low=recipe.action_low, action_high=recipe.action_high,
+            channels, height, width, patch=config.patch, width=config.width, num_layers=config.num_layers,
+            num_heads=config.num_heads, action_low=recipe.action_low, action_high=recipe.action_high,
         )  # fmt: skip
         probe = StateProbe(config.width, self.transformer.tokens_per_row, readout.num_targets)
         self.loss = WorldLoss(self.transformer, probe)
