@@ -70,6 +70,10 @@ class WorldTraining:
 
 Denoise = Callable[[Tensor, Tensor, Tensor, DenseAttention], Tensor]
 """Latents, levels, actions, attention to velocities, as `TinyWorldTransformer` maps them."""
+ROBUST = 0.1
+"""Where a cell's error turns from squared to linear. The mean of several possible pictures, which a squared error asks
+for, is a smear, and smears are what the next frame is made from; a linear error asks for the likeliest. Pseudo-Huber,
+as in consistency training (Song and Dhariwal, 2023, arXiv 2310.14189)."""
 LAYOUTS = ("clean", "cascade", "open", "same_step")
 
 
@@ -146,7 +150,9 @@ class WorldLoss(nn.Module):
             if index == len(model.blocks) // 2:
                 middle = tokens
         found = x_t - level.clamp_min(0.02)[:, None, None, None] * model.head(tokens, modulation)
-        error = (weight * (found - x0).square()).mean((1, 2, 3)) / level.clamp_min(0.5).square()
+        cell = (found - x0).square().mean(1, keepdim=True)
+        robust = (cell + ROBUST**2).sqrt() - ROBUST
+        error = (weight * robust).mean((1, 2, 3)) / level.clamp_min(0.5)
         guess = (self.probe(middle).float() - state).square().mean(1)
         return (error * target).sum() / target.sum(), guess.mean()
 
