@@ -101,7 +101,7 @@ def train(env: str, recipe, plan: Plan, out: Path, seed: int) -> Path:  # type: 
     from physis_stream.training.train_codec import CodecTraining, finish_codec, train_codec
     from physis_stream.training.train_readout import ReadoutTraining, train_readout
     from physis_stream.training.train_world import WorldTraining
-    from physis_stream.training.world_stage import open_trainer, train_transformer
+    from physis_stream.training.world_stage import train_transformer
 
     shard = out / "data" / "shard_00"
     if not (shard / "starts.npy").exists():
@@ -126,11 +126,9 @@ def train(env: str, recipe, plan: Plan, out: Path, seed: int) -> Path:  # type: 
     codec.save_pretrained(out / "codec")
     readout.save_pretrained(out / "readout")
     progress = functools.partial(_progress, "world", plan.world_steps)
-    train_transformer(env, recipe.size, out, world_config, torch.get_num_threads(), progress)
-    trainer = open_trainer(env, recipe.size, out, world_config)
-    trainer.average.copy_to(trainer.transformer)
-    profile = make_profile(recipe, trainer.transformer, world_config.levels, world_config.window)
-    world = make_world(recipe, trainer.transformer, codec, readout, profile, num_starts=64)
+    transformer = train_transformer(env, recipe.size, out, world_config, torch.get_num_threads(), progress)
+    profile = make_profile(recipe, transformer, world_config.levels, world_config.window)
+    world = make_world(recipe, transformer, codec, readout, profile, num_starts=64)
     save_folder(world, out / "world")
     scores = _evaluate(recipe, world)
     (out / "world" / "evaluation.json").write_text(json.dumps(scores, indent=2) + "\n", encoding="utf-8")

@@ -13,6 +13,7 @@ from pathlib import Path
 import torch
 
 from physis_stream.models.tiny.codec import TinyCausalCodec
+from physis_stream.models.tiny.model import TinyWorldTransformer
 from physis_stream.models.tiny.readout import TinyReadout
 from physis_stream.training.collect import open_shards
 from physis_stream.training.latents import load_latents
@@ -23,7 +24,7 @@ from physis_stream.training.train_world import WorldTrainer, WorldTraining
 Report = Callable[[int, dict[str, float]], None]
 
 
-def open_trainer(env: str, size: int, out: Path, config: WorldTraining) -> WorldTrainer:
+def _open_trainer(env: str, size: int, out: Path, config: WorldTraining) -> WorldTrainer:
     """Build the trainer from what the earlier stages left in `out`, at the newest checkpoint if there is one."""
     codec = TinyCausalCodec.from_pretrained(out / "codec")
     readout = TinyReadout.from_pretrained(out / "readout")
@@ -34,20 +35,22 @@ def open_trainer(env: str, size: int, out: Path, config: WorldTraining) -> World
 
 def _work(env: str, size: int, out: Path, config: WorldTraining, cores: int, make_report: Callable[[], Report]) -> None:
     torch.set_num_threads(1)
-    trainer = open_trainer(env, size, out, config)
-    if trainer.step >= config.steps:
-        return
-    team = Team(trainer, cores) if cores > 1 else None
-    trainer.train(make_report(), step=None if team is None else team.step)
-    if team is not None:
-        team.close()
+    trainer = _open_trainer(env, size, out, config)
+    if trainer.step < config.steps:
+        team = Team(trainer, cores) if cores > 1 else None
+        trainer.train(make_report(), step=None if team is None else team.step)
+        if team is not None:
+            team.close()
+    trainer.average.copy_to(trainer.transformer)
+    trainer.transformer.save_pretrained(out / "transformer")
 
 
 def train_transformer(
     env: str, size: int, out: Path, config: WorldTraining, cores: int, make_report: Callable[[], Report]
-) -> None:
-    """Train until `config.steps` on `cores` processes, going on from a checkpoint. `make_report` is called in the new
-    process, which it must be importable from. Raises RuntimeError if that process ends badly."""
+) -> TinyWorldTransformer:
+    """Train until `config.steps` on `cores` processes, going on from a checkpoint, and return the transformer with
+    averaged weights, also left in `out/transformer`. `make_report` is called in the new process, which it must be
+    importable from. Raises RuntimeError if that process ends badly."""
     process = multiprocessing.get_context("spawn").Process(
         target=_work, args=(env, size, out, config, cores, make_report)
     )
@@ -63,3 +66,5 @@ def train_transformer(
             f"training the transformer ended with exit code {process.exitcode}; the same command goes on from its last "
             f"checkpoint in {out}"
         )
+    transformer: TinyWorldTransformer = TinyWorldTransformer.from_pretrained(out / "transformer")
+    return transformer
