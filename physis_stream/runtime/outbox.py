@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from dataclasses import replace
 
 from physis_stream.runtime.service import ChunkOut, Notice, Output
 
@@ -48,8 +47,7 @@ class Outbox:
         lost, heir = self._items[at], self._items[heir_at]
         assert isinstance(lost, ChunkOut)
         assert isinstance(heir, ChunkOut)
-        if lost.applied:
-            self._items[heir_at] = replace(heir, applied=(*lost.applied, *heir.applied))
+        self._items[heir_at] = heir.telling_for(lost)
         del self._items[at]
         self.num_dropped += 1
 

@@ -7,7 +7,7 @@ memory). The server depends on this protocol alone, so that tests serve a fake. 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -88,6 +88,12 @@ class ChunkOut:
     state: Mapping[str, float]
     reward: float | None
     timing_ms: Mapping[str, float] = field(default_factory=dict)
+
+    def telling_for(self, lost: ChunkOut) -> ChunkOut:
+        """This chunk, which also tells the events of one of its epoch that will not be delivered."""
+        if not lost.applied or lost.epoch != self.epoch:
+            return self
+        return replace(self, applied=(*lost.applied, *self.applied))
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,6 @@ import logging
 from collections import deque
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
-from dataclasses import replace
 from typing import cast
 
 from physis_stream.core.errors import EngineError
@@ -54,9 +53,7 @@ class Listener:
         self.dropped += 1
         lost = self._chunks.popleft()
         self._chunks.append(newest)
-        heir = self._chunks[0]
-        if lost.applied and lost.epoch == heir.epoch:
-            self._chunks[0] = replace(heir, applied=(*lost.applied, *heir.applied))
+        self._chunks[0] = self._chunks[0].telling_for(lost)
 
     def drop_before(self, epoch: int) -> None:
         """Forget waiting chunks of earlier epochs."""
