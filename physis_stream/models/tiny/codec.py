@@ -7,9 +7,8 @@ the caller owns; the modules keep nothing between calls.
     frames  (B, F, 3, H, W)  float, range -1..1    latents (B, F, C, H/8, W/8) float, about zero mean and unit deviation
     state   (B, 2, C, H/8, W/8)                    zeros before the first frame
 
-A latent cell sees 16 x 16 pixels, its own 8 x 8 and a rim of 4: nothing that moves changes cells far from it, and that
-makes latents predictable. (When the encoder saw the whole picture, a moving block changed every cell, and a transformer
-could not learn to keep its shape.) The decoder looks much wider.
+A latent cell sees 16 x 16 pixels, its own 8 x 8 and a rim of 4: nothing that moves changes cells far from it, as it
+would if the encoder saw the whole picture. The decoder looks much wider.
 
 Wide convolutions run at 1/4 and 1/8 of the resolution only: the first and last layers are space-to-depth by 4. A
 background picture, the median of the training frames, is taken off before encoding and added after decoding.
