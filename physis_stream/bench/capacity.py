@@ -168,7 +168,7 @@ class SequentialServer:
         self._model, self._clock = model, ProcessorClock()
         with torch.inference_mode():
             self._decoder = FrameDecoder(model.codec, model.readout)
-        self._rope = ChunkRope(1, *model.token_grid, model.kv.head_dim, model.dtype)
+        self._rope = ChunkRope(1, *model.token_grid, model.kv.head_dim, model.dtype, placeless=model.placeless_tokens)
         self._action = model.spec.action.initial
 
     def _session(self, seed: int) -> SequentialSession:
@@ -218,7 +218,7 @@ class EngineServer:
 
     def __init__(self, model: ServedModel, config: EngineConfig) -> None:
         self._model, self._config, self._clock = model, config, ProcessorClock()
-        self._loop = EngineLoop(model, config, self._clock)
+        self._loop = EngineLoop(model, config, self._clock, warm=True)
         self._calls = self._names = 0
         self._action = model.spec.action.initial
 

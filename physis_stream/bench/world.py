@@ -39,8 +39,9 @@ def run(name: str = "pusht", quick: bool = False, discipline: str | None = None,
         raise ValueError(f"bench world measures poses of 'pusht' only, not of {world.profile.name!r}")
     sampling = sampling_of(world, discipline, options.get("commit"))
     truth = play_heldout(RECIPE, 24 if quick else 100, 60)
-    frames, readouts = dream(world, sampling, truth.frames[:, 0], truth.actions)
+    frames, readouts = dream(world, sampling, truth.frames[:, 0], truth.actions, states=truth.states[:, 0])
     poses = pose_scores(frames, readouts, truth)
+    from_picture = pose_scores(*dream(world, sampling, truth.frames[:, 0], truth.actions), truth)
     steps, sessions = (300, 4) if quick else (5000, 8)
     held = stability(world, sampling, steps, _player(), sessions)
     return {
@@ -51,6 +52,7 @@ def run(name: str = "pusht", quick: bool = False, discipline: str | None = None,
         "agent_error_px": poses["agent_error_mean_px"],
         "block_error_px": poses["block_error_px"]["30"],
         "block_error_deg": poses["block_error_deg"]["30"],
+        "from_picture": {key: from_picture[key]["30"] for key in ("block_error_px", "block_error_deg")},
         **picture_scores(frames, truth),
         "stable_steps": held["stable_steps"],
         "stability": held,

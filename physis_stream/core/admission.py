@@ -73,6 +73,13 @@ class Admission:
         pulses = [load.world.chunk_ns // (load.world.rows + 1) for load in self._loads.values() if load.realtime]
         return min(pulses, default=None)
 
+    @property
+    def gather_ns(self) -> int:
+        """How much before its time a chunk may be opened to share a batch: nothing while the device is half idle and
+        freshness of control is free, two fifths of a chunk's media time once it is three fifths full."""
+        chunks = [load.world.chunk_ns for load in self._loads.values() if load.realtime]
+        return round(min(chunks, default=0) * min(max(2 * self.utilisation() - 0.8, 0.0), 0.4))
+
     def utilisation(self, extra_world: ServedWorld | None = None, extra: int = 0) -> float:
         """Predicted share of real time that realtime sessions need, with `extra` more of one world."""
         return sum(

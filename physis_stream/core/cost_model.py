@@ -1,7 +1,9 @@
 """What a tick will take, learnt from what ticks took: a table by batch width for each shape, and priors before.
 
 Widths are bucketed by powers of two; each bucket keeps running means of its width and its time, and predictions
-interpolate between buckets, so a curve that is affine on one machine and stepped on another is followed alike.
+interpolate between buckets, so a curve that is affine on one machine and stepped on another is followed alike. Where a
+device was measured beforehand (`CostPrior.curve`), what is seen scales that curve: a narrow load then says what a wide
+one would take, which its own few widths could not.
 A width that was not seen for long is forgotten, a single stall is not believed. It knows no clock and no sessions.
 """
 
@@ -9,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 
 _WEIGHT = 0.2
 """Share of a new observation in a running mean, once there are enough of them."""
@@ -22,11 +25,23 @@ _MEMORY = 128
 
 @dataclass(frozen=True, slots=True)
 class CostPrior:
-    """Cost of a tick before any was seen: base + row * rows + decode * decodes, in nanoseconds."""
+    """Cost of a tick before any was seen: base + row * rows + decode * decodes, in nanoseconds. `curve` are measured
+    (rows, nanoseconds) by ascending width, and stands for base and row if there is one."""
 
     base_ns: int = 1_000_000
     row_ns: int = 1_000_000
     decode_ns: int = 1_000_000
+    curve: tuple[tuple[int, int], ...] = ()
+
+    def rows_ns(self, rows: float) -> float:
+        """Time of this many rows, without decodes."""
+        if not self.curve:
+            return self.base_ns + self.row_ns * rows
+        above = next((place for place, (width, _) in enumerate(self.curve) if width >= rows), len(self.curve) - 1)
+        if above == 0:
+            return float(self.curve[0][1])
+        (x0, y0), (x1, y1) = self.curve[above - 1], self.curve[above]
+        return y0 + (y1 - y0) * (rows - x0) / (x1 - x0)
 
 
 @dataclass(slots=True)
@@ -83,7 +98,9 @@ class _Shape:
     def _interpolate(self, rows: int) -> float:
         known = sorted((point.rows.value, point.ns.value) for point in self.points.values())
         if not known:
-            return float(self.prior.base_ns + self.prior.row_ns * rows)
+            return self.prior.rows_ns(rows)
+        if self.prior.curve:
+            return self.prior.rows_ns(rows) * _between([(x, y / self.prior.rows_ns(x)) for x, y in known], rows)
         below = [point for point in known if point[0] <= rows]
         above = [point for point in known if point[0] > rows]
         if below and above:
@@ -101,12 +118,25 @@ class _Shape:
         return y0 * share
 
 
+def _between(points: list[tuple[float, float]], x: float) -> float:
+    """Interpolate between points sorted by x; flat outside."""
+    for (x0, y0), (x1, y1) in pairwise(points):
+        if x0 <= x <= x1:
+            return y0 + (y1 - y0) * (x - x0) / max(x1 - x0, 1e-9)
+    return points[0][1] if x < points[0][0] else points[-1][1]
+
+
 class CostModel:
     """Predicts ticks and learns from results. Deterministic: the same observations give the same predictions."""
 
     def __init__(self, priors: Mapping[str, CostPrior] | None = None) -> None:
         self._priors = dict(priors or {})
         self._shapes: dict[str, _Shape] = {}
+
+    def set_prior(self, shape_key: str, prior: CostPrior) -> None:
+        """Give a shape another prior; what was seen of it is forgotten."""
+        self._priors[shape_key] = prior
+        self._shapes.pop(shape_key, None)
 
     def _shape(self, shape_key: str) -> _Shape:
         shape = self._shapes.get(shape_key)

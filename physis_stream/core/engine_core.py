@@ -86,6 +86,12 @@ class EngineCore:
         """Size of the page pool of this world's shape bucket: page ids in plans are below it."""
         return self._roster.find_world(world).ledger.num_pages
 
+    def calibrate(self, priors: Mapping[str, CostPrior]) -> None:
+        """Take measured costs by shape key, before the first command."""
+        for shape_key, prior in priors.items():
+            self.priors[shape_key] = prior
+            self.cost.set_prior(shape_key, prior)
+
     def submit(self, command: cmd.Command, now_ns: int) -> tuple[Event, ...]:
         """Take a command; return the facts it brought about. Raises EngineError on wrong use, with nothing changed."""
         match command:
@@ -123,7 +129,7 @@ class EngineCore:
         roster = self._roster
         if roster.outstanding is not None:
             return None
-        self._flow.wake(now_ns)
+        self._flow.wake(now_ns, self._admission.gather_ns)
         shape_key, items = self._scheduler.select(now_ns, self._admission.pulse_ns)
         if not items and not roster.ops:
             return None

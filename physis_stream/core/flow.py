@@ -10,6 +10,7 @@ come.
 from __future__ import annotations
 
 import heapq
+from functools import partial
 
 from physis_stream.core.commands import Pace
 from physis_stream.core.cost_model import CostModel
@@ -38,11 +39,20 @@ class Flow:
             heapq.heappop(self._wakes)
         return self._wakes[0][0] if self._wakes else None
 
-    def wake(self, now_ns: int) -> None:
-        """Let the sessions whose time has come want their next chunk."""
-        while (open_ns := self.next_wake_ns()) is not None and open_ns <= now_ns:
-            session = self._roster.sessions[heapq.heappop(self._wakes)[1]]
-            self.consider_opening(session, now_ns)
+    def wake(self, now_ns: int, gather_ns: int = 0) -> None:
+        """Let the sessions whose time has come want their next chunk, and with them those whose time comes within
+        `gather_ns`: their rows share batches from here on, and a row in company costs a fraction of one alone. Only
+        one whose time has come gathers others; if every tick did, all would come earlier and none together."""
+        if self._wake_until(now_ns, now_ns) and gather_ns:
+            self._wake_until(now_ns + gather_ns, now_ns)
+
+    def _wake_until(self, until_ns: int, now_ns: int) -> bool:
+        names = []
+        while (open_ns := self.next_wake_ns()) is not None and open_ns <= until_ns:
+            names.append(heapq.heappop(self._wakes)[1])
+        for name in names:
+            self.consider_opening(self._roster.sessions[name], now_ns, early_ns=until_ns - now_ns)
+        return bool(names)
 
     def consider(self, session: Session, now_ns: int) -> None:
         """Bring the session's items up to date after something of it has changed."""
@@ -55,8 +65,8 @@ class Flow:
                 self._push(session, self._item(session, flight, now_ns))
         self.consider_opening(session, now_ns)
 
-    def consider_opening(self, session: Session, now_ns: int) -> None:
-        """Want the next chunk now, later, or not at all, as the facts are."""
+    def consider_opening(self, session: Session, now_ns: int, early_ns: int = 0) -> None:
+        """Want the next chunk now, later, or not at all, as the facts are; `early_ns` before its time is now."""
         session.wake_ticket += 1
         chunk = session.next_chunk
         if not self._may_open(session):
@@ -73,11 +83,11 @@ class Flow:
             )
             return
         previous_ready = session.last_ready == chunk - 1
-        open_ns = session.pacer.open_ns(chunk, previous_ready=previous_ready, forecast=self._forecast(session))
-        if open_ns <= now_ns:
+        opens = partial(session.pacer.open_ns, chunk, previous_ready=previous_ready, forecast=self._forecast(session))
+        if opens(early_ns=early_ns) <= now_ns:
             self._push(session, self._opening(session, now_ns))
         else:
-            self._sleep(session, open_ns)
+            self._sleep(session, opens())
 
     def restart_clock(self, session: Session, now_ns: int) -> None:
         """Begin again after a pause: the next chunk may open now and is due as soon as it can be ready."""

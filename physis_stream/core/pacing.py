@@ -60,10 +60,10 @@ class Pacer:
         """How long before it is due a chunk wants to open; the forecast stands in until one has been observed."""
         return (forecast.production_ns if self._mean_ns is None else self._mean_ns) + self.margin_ns(forecast)
 
-    def open_ns(self, chunk: int, *, previous_ready: bool, forecast: Forecast) -> int:
-        """The earliest moment to open this chunk."""
+    def open_ns(self, chunk: int, *, previous_ready: bool, forecast: Forecast, early_ns: int = 0) -> int:
+        """The earliest moment to open this chunk, or `early_ns` before it as far as there may be lead."""
         due = self.due_ns(chunk)
-        open_ns = due - self.lead_ns(forecast)
+        open_ns = due - self.lead_ns(forecast) - early_ns
         if previous_ready:
             open_ns = max(open_ns, due - self._chunk_ns - self.margin_ns(forecast))
         return open_ns

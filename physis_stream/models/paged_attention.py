@@ -47,16 +47,18 @@ class RowPages:
 
 
 class ChunkRope:
-    """Rotations of a world's chunks: `frames` latent frames of `rows` x `columns` tokens each, in pairs (i, i +
-    D/2).
+    """Rotations of a world's chunks: `frames` latent frames of `rows` x `columns` tokens each and `placeless` ones, in
+    pairs (i, i + D/2).
     """
 
-    def __init__(self, frames: int, rows: int, columns: int, head_dim: int, dtype: torch.dtype) -> None:
+    def __init__(
+        self, frames: int, rows: int, columns: int, head_dim: int, dtype: torch.dtype, *, placeless: int = 0
+    ) -> None:
         self.half = head_dim // 2
         self._frames, self._dtype = frames, dtype
         self._frequency_F = axis_frequencies(head_dim)[0].numpy()
         still = slice(len(self._frequency_F), self.half)
-        table = rope_table(1, rows, columns, head_dim)
+        table = rope_table(1, rows, columns, head_dim, placeless=placeless)
         self._still = tuple(x[0, :, still].to(dtype) for x in table)
 
     def own(self, phases: Sequence[int]) -> tuple[Tensor, Tensor]:

@@ -3,7 +3,8 @@
 Frame positions are *window-relative*: whoever attends says where a query and its keys lie in the window, and since only
 differences count, a table as long as the window serves rollouts of any length.
 
-    cos, sin   (frames, T, D)   T tokens of a frame in row-major order, D head width; pairs are (i, i + D/2)
+    cos, sin   (frames, T, D)   T tokens of a frame in row-major order, those without a place after them; D head width;
+                                pairs are (i, i + D/2)
 """
 
 from __future__ import annotations
@@ -21,8 +22,11 @@ class RopeTable(NamedTuple):
     sin_FTD: Tensor
 
 
-def rope_table(num_frames: int, rows: int, columns: int, head_dim: int, theta: float = 100.0) -> RopeTable:
-    """Build the table in fp32 for frame positions 0..num_frames-1 of a `rows` x `columns` token grid.
+def rope_table(
+    num_frames: int, rows: int, columns: int, head_dim: int, theta: float = 100.0, *, placeless: int = 0
+) -> RopeTable:
+    """Build the table in fp32 for frame positions 0..num_frames-1 of a `rows` x `columns` token grid, followed in each
+    frame by `placeless` tokens that turn with frames only.
 
     A third of the frequencies (what is left over too) goes to frames, a third each to rows and columns.
     """
@@ -33,6 +37,11 @@ def rope_table(num_frames: int, rows: int, columns: int, head_dim: int, theta: f
         for position, frequency in zip(grid, axis_frequencies(head_dim, theta), strict=True)
     ]
     angles = torch.cat(parts, dim=-1).reshape(num_frames, rows * columns, pairs)
+    if placeless:
+        turn = torch.zeros(num_frames, placeless, pairs, dtype=torch.float64)
+        frequency = axis_frequencies(head_dim, theta)[0]
+        turn[..., : len(frequency)] = torch.arange(num_frames)[:, None, None].double() * frequency
+        angles = torch.cat((angles, turn), dim=1)
     angles = torch.cat((angles, angles), dim=-1)
     return RopeTable(angles.cos().float(), angles.sin().float())
 

@@ -33,14 +33,15 @@ from physis_stream.runtime.trace import TraceWriter
 from physis_stream.worlds import load_world
 
 log = logging.getLogger(__name__)
-WARM_ROWS = 12
-"""Batch widths up to this are run once before the first user comes."""
+WARM_ROWS = (*range(1, 13), 16, 24, 32, 48, 64)
+"""Batch widths that are run and timed before the first user comes."""
 
 
 class EngineLoop:
-    """Core, executor and desk of one world. Not thread-safe: one thread owns it."""
+    """Core, executor and desk of one world. Not thread-safe: one thread owns it. `warm` runs and times batches first,
+    so that admission knows the machine; it takes a second or two."""
 
-    def __init__(self, model: ServedModel, config: EngineConfig, clock: Clock) -> None:
+    def __init__(self, model: ServedModel, config: EngineConfig, clock: Clock, *, warm: bool = False) -> None:
         limits = Limits(
             max_sessions=config.max_sessions,
             max_queued=config.max_queued,
@@ -51,6 +52,9 @@ class EngineLoop:
         self.core = EngineCore(model.spec, limits)
         fixed_rows = config.fixed_rows if config.deterministic else 0
         self.executor = Executor(model, self.core.num_pages(), clock, fixed_rows=fixed_rows, max_rows=config.max_rows)
+        if warm:
+            widths = [fixed_rows] if fixed_rows else [rows for rows in WARM_ROWS if rows <= config.max_rows]
+            self.core.calibrate({model.spec.shape_key: self.executor.warm(widths)})
         self._trace = None if config.trace is None else TraceWriter(config.trace, config)
         self._calls = self.core if self._trace is None else RecordedCore(self.core, self._trace.write)
         self.desk = CallDesk(self._calls, model.spec, self._to_chunk)
@@ -208,6 +212,4 @@ def build_engine(config: EngineConfig, clock: Clock) -> EngineLoop:
     """
     torch.set_num_threads(config.num_threads)
     loaded = load_world(config.world, config.torch_dtype)
-    engine = EngineLoop(serve(loaded, discipline=config.discipline, commit=config.commit), config, clock)
-    engine.executor.warm([config.fixed_rows] if config.deterministic else range(1, min(WARM_ROWS, config.max_rows) + 1))
-    return engine
+    return EngineLoop(serve(loaded, discipline=config.discipline, commit=config.commit), config, clock, warm=True)

@@ -18,6 +18,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
+from physis_stream.core.cost_model import CostPrior
 from physis_stream.core.ids import SessionId, SnapshotId
 from physis_stream.core.plan import Control, Decode, Plan, Result, Role, Row, StartState, StateOp
 from physis_stream.models.denoise_step import StepInput, denoise_step
@@ -32,6 +33,8 @@ from physis_stream.runtime.service import Frames
 from physis_stream.runtime.session_store import SessionStore
 
 log = logging.getLogger(__name__)
+WARM_RUNS = 3
+"""Runs of each width before the first user; the first makes kernels, the fastest is what the width takes."""
 
 ChunkKey = tuple[SessionId, int, int]
 """Session, epoch, chunk."""
@@ -96,7 +99,7 @@ class Executor:
         self._model, self._clock, self._fixed_rows = model, clock, fixed_rows
         self._noise = AddressedNoise() if noise is None else noise
         self._decoder = FrameDecoder(model.codec, model.readout)
-        self._rope = ChunkRope(1, *model.token_grid, model.kv.head_dim, model.dtype)
+        self._rope = ChunkRope(1, *model.token_grid, model.kv.head_dim, model.dtype, placeless=model.placeless_tokens)
         self._progress: dict[ChunkKey, _Progress] = {}
         with torch.inference_mode():
             self.pool = KvPool(model.kv, num_pages, model.dtype, max_rows=fixed_rows or max_rows)
@@ -114,16 +117,27 @@ class Executor:
             self.store.hold_image(session, self._decoder.encode_image(image))
 
     @torch.inference_mode()
-    def warm(self, widths: Sequence[int]) -> None:
-        """Run batches and decodes of these widths on nothing: matrix kernels are made at the first use of a shape,
-        and the first users should not wait for that. Touches no session and no page that a plan may name."""
+    def warm(self, widths: Sequence[int]) -> CostPrior:
+        """Run batches and decodes of these ascending widths on nothing, and return what they take: matrix kernels are
+        made at the first use of a shape, and neither should the first users wait for that nor admission guess. Touches
+        no session and no page that a plan may name."""
         action, state = self._model.spec.action.initial, self._decoder.fresh_state()
+        context = self._model.max_context_pages * (self.pool.blank_page,)
+        curve, decode_ns = [], 0
         for width in widths:
-            attend = PagedAttend(self.pool, self._rope, [RowPages()] * width)
-            blank = torch.zeros(width, *self._model.latent_shape)
-            level, given = torch.ones(width), torch.tensor([action] * width)
-            denoise_step(self._model.denoiser, attend, StepInput(blank, blank, level, level, given))
-            self._decoder.decode(blank, torch.stack([state] * width))
+            spans = []
+            for _ in range(WARM_RUNS):
+                began_ns = self._clock.now_ns()
+                attend = PagedAttend(self.pool, self._rope, [RowPages(context)] * width)
+                blank = torch.zeros(width, *self._model.latent_shape)
+                level, given = torch.ones(width), torch.tensor([action] * width)
+                denoise_step(self._model.denoiser, attend, StepInput(blank, blank, level, level, given))
+                rows_ns = self._clock.now_ns()
+                self._decoder.decode(blank, torch.stack([state] * width))
+                spans.append((rows_ns - began_ns, (self._clock.now_ns() - rows_ns) // width))
+            curve.append((width, max(1, min(rows for rows, _ in spans))))
+            decode_ns = max(1, min(decode for _, decode in spans))
+        return CostPrior(decode_ns=decode_ns, curve=tuple(curve))
 
     @torch.inference_mode()
     def execute(self, plan: Plan) -> Executed:

@@ -25,7 +25,8 @@ from physis_stream.runtime.service import WorldInfo
 
 @dataclass(frozen=True)
 class ServedModel:
-    """A world ready to run. `token_grid` is rows and columns of a frame's tokens; `starts` is (N, C, H, W) fp32.
+    """A world ready to run. `token_grid` is rows and columns of a frame's tokens, `placeless_tokens` follow them;
+    `starts` is (N, C, H, W) fp32.
 
     `state_names` name the readouts in order; `reward_name` is the one among them that is the reward, or None.
     """
@@ -40,6 +41,7 @@ class ServedModel:
     levels: LevelTable
     kv: KvShape
     token_grid: tuple[int, int]
+    placeless_tokens: int
     dtype: torch.dtype
     starts: Tensor
 
@@ -71,13 +73,14 @@ def serve(loaded: LoadedWorld, *, discipline: str | None = None, commit: bool | 
         spec=_spec(profile, rule, kv.pages_per_chunk, kv.page_bytes(dtype), loaded.codec.initial_state(1).nbytes),
         world=describe(profile, rule),
         denoiser=transformer,
-        codec=loaded.codec,
+        codec=loaded.vision,
         readout=loaded.readout,
         state_names=profile.readout.names,
         reward_name="reward" if "reward" in profile.readout.names else None,
         levels=LevelTable(profile.levels, profile.commit_level, profile.renoise),
         kv=kv,
         token_grid=(transformer.grid[0], transformer.grid[1]),
+        placeless_tokens=transformer.tokens_per_row - transformer.grid[0] * transformer.grid[1],
         dtype=dtype,
         starts=loaded.starts.latents.float(),
     )

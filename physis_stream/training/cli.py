@@ -4,7 +4,8 @@
     OUT/codec.pt          codec and readout in training    resumed
     OUT/latents/          the data set through the codec   skipped once complete
     OUT/readout.pt        the readout, fitted to latents   skipped once there
-    OUT/world.pt          the transformer in training      resumed
+    OUT/state.pt          the state's part of the transformer in training      resumed
+    OUT/world.pt          the picture's part in training   resumed
     OUT/world/            the result: profile, weights, starts, evaluation.json
 
 Stopping at any point and running the same command again goes on from the last checkpoint.
@@ -20,8 +21,17 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 DEFAULT_LEVELS = (1.0, 0.95, 0.9)
+STATE_STAGE: dict[str, Any] = {
+    "batch": 512, "micro_batch": 256, "own_context": 0.25, "own_passes": 6, "late_shares": (0.6, 0.3, 0.05, 0.05),
+    "decay_share": 0.6, "average_steps": 200,
+}  # fmt: skip
+WORLD_STAGE: dict[str, Any] = {
+    "batch": 24, "micro_batch": 4, "own_context": 0.2, "own_passes": 2, "late_shares": (0.8, 0.15, 0.02, 0.03),
+    "decay_share": 0.6,
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,12 +41,13 @@ class Plan:
     frames: int = 256_000
     codec_steps: int = 3_000
     readout_steps: int = 4_000
+    state_steps: int = 6_000
     world_steps: int = 6_000
     width: int = 256
     num_layers: int = 6
 
 
-QUICK = Plan(frames=2_000, codec_steps=120, readout_steps=200, world_steps=60, width=128, num_layers=3)
+QUICK = Plan(frames=2_000, codec_steps=120, readout_steps=200, state_steps=60, world_steps=60, width=128, num_layers=3)
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -51,7 +62,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--quick", action="store_true", help="a few minutes: proves the recipe, makes no usable world")
     parser.add_argument("--seed", type=int, default=0, help="of data, weights and batches (default: 0)")
     parser.add_argument("--threads", type=int, default=0, help="torch threads (default: all cores)")
-    for name in ("frames", "codec_steps", "readout_steps", "world_steps", "width", "num_layers"):
+    for name in ("frames", "codec_steps", "readout_steps", "state_steps", "world_steps", "width", "num_layers"):
         flag = "--" + name.replace("_", "-")
         parser.add_argument(flag, type=int, default=None, help=f"default: {getattr(Plan(), name)}")
 
@@ -93,6 +104,7 @@ def train(env: str, recipe, plan: Plan, out: Path, seed: int) -> Path:  # type: 
     """Run the stages that are not done yet and return the world's folder."""
     import torch
 
+    from physis_stream.models.tiny.model import TinyWorldTransformer
     from physis_stream.models.tiny.weights import save_folder
     from physis_stream.training import checkpoint
     from physis_stream.training.collect import collect, open_shards
@@ -100,8 +112,8 @@ def train(env: str, recipe, plan: Plan, out: Path, seed: int) -> Path:  # type: 
     from physis_stream.training.latents import load_latents
     from physis_stream.training.train_codec import CodecTraining, finish_codec, train_codec
     from physis_stream.training.train_readout import ReadoutTraining, train_readout
-    from physis_stream.training.train_world import WorldTraining
-    from physis_stream.training.world_stage import train_transformer
+    from physis_stream.training.world_config import WorldTraining
+    from physis_stream.training.world_stage import run_stage
 
     shard = out / "data" / "shard_00"
     if not (shard / "starts.npy").exists():
@@ -119,15 +131,23 @@ def train(env: str, recipe, plan: Plan, out: Path, seed: int) -> Path:  # type: 
         config = ReadoutTraining(steps=plan.readout_steps, seed=seed)
         train_readout(readout, data, config, _progress("readout", plan.readout_steps))
         checkpoint.save(out / "readout.pt", {"readout": readout.state_dict()})
-    world_config = WorldTraining(
-        width=plan.width, num_layers=plan.num_layers, num_heads=plan.width // 64, levels=DEFAULT_LEVELS,
-        steps=plan.world_steps, seed=seed,
-    )  # fmt: skip
+    size = WorldTraining(
+        width=plan.width, num_layers=plan.num_layers, num_heads=plan.width // 64, levels=DEFAULT_LEVELS, seed=seed
+    )
+    stages = {
+        "state": dataclasses.replace(size, steps=plan.state_steps, **STATE_STAGE),
+        # Pictures that are wrong teach to follow the state; a state that is the reward alone has nothing to follow.
+        "world": dataclasses.replace(
+            size, steps=plan.world_steps, distrust=0.5 if readout.num_targets > 1 else 0.0, **WORLD_STAGE
+        ),
+    }
     codec.save_pretrained(out / "codec")
     readout.save_pretrained(out / "readout")
-    progress = functools.partial(_progress, "world", plan.world_steps)
-    transformer = train_transformer(env, recipe.size, out, world_config, torch.get_num_threads(), progress)
-    profile = make_profile(recipe, transformer, world_config.levels, world_config.window)
+    for stage, config in stages.items():
+        progress = functools.partial(_progress, stage, config.steps)
+        run_stage(stage, env, recipe.size, out, config, torch.get_num_threads(), progress)
+    transformer = TinyWorldTransformer.from_pretrained(out / "transformer")
+    profile = make_profile(recipe, transformer, size.levels, size.window)
     world = make_world(recipe, transformer, codec, readout, profile, num_starts=64)
     save_folder(world, out / "world")
     scores = _evaluate(recipe, world)

@@ -41,14 +41,19 @@ def sampling_of(world: LoadedWorld, discipline: str | None = None, commit: bool 
 
 @torch.inference_mode()
 def dream(
-    world: LoadedWorld, sampling: Sampling, first: NDArray[np.uint8], actions: NDArray[np.float32], seed: int = 0
-) -> tuple[NDArray[np.uint8], NDArray[np.float32]]:
+    world: LoadedWorld, sampling: Sampling, first: NDArray[np.uint8], actions: NDArray[np.float32], seed: int = 0,
+    states: NDArray[np.float32] | None = None,
+) -> tuple[NDArray[np.uint8], NDArray[np.float32]]:  # fmt: skip
     """Roll out N sessions from `first` (N, H, W, 3) under actions (N, T, A); returns frames (N, T, H, W, 3) and
-    readouts."""
+    readouts. They open with `states` (N, D), as a session from a world's starts does, or with what the readout sees in
+    the picture, as a session from an image does."""
     count = len(first)
-    codec = world.codec
-    dtype = codec.decoder_in.weight.dtype
-    latents = codec.encode(to_signed(torch.from_numpy(first)).to(dtype)[:, None])[:, 0].float()
+    codec = world.vision
+    pictures = to_signed(torch.from_numpy(first)).to(world.codec.decoder_in.weight.dtype)[:, None]
+    if states is None:
+        latents = codec.encode(pictures)[:, 0]
+    else:
+        latents = codec.with_states(world.codec.encode(pictures).float(), torch.from_numpy(states)[:, None])[:, 0]
     rollout = Rollout(world.transformer, sampling, seed)
     rollout.prime(latents, torch.tensor(world.profile.action.default).expand(count, -1))
     _, state = codec.decode(latents[:, None], codec.initial_state(count))
@@ -145,7 +150,7 @@ def stability(
         for step in range(steps):
             actions = np.stack([player(readout) for player, readout in zip(players, readouts, strict=True)])
             latents = rollout.step(torch.from_numpy(actions.astype(np.float32)))
-            decoded, state = world.codec.decode(latents[:, None], state)
+            decoded, state = world.vision.decode(latents[:, None], state)
             readouts = world.readout(latents).numpy()
             if step % every == every - 1:
                 poses = estimate_poses(to_uint8(decoded[:, 0]).numpy())

@@ -11,6 +11,7 @@ from physis_stream.models.profile import ActionProfile, ReadoutProfile, RuleChoi
 from physis_stream.models.tiny.codec import TinyCausalCodec
 from physis_stream.models.tiny.model import TinyWorldTransformer
 from physis_stream.models.tiny.readout import TinyReadout
+from physis_stream.models.tiny.vision import TinyVision
 from physis_stream.models.tiny.weights import LoadedWorld, Starts, assemble
 from physis_stream.training.recipe import Recipe
 from physis_stream.training.train_codec import to_signed
@@ -60,7 +61,9 @@ def make_profile(
 
 
 @torch.inference_mode()
-def make_starts(recipe: Recipe, codec: TinyCausalCodec, count: int, seed: int = 20_000_000) -> Starts:
+def make_starts(
+    recipe: Recipe, codec: TinyCausalCodec, readout: TinyReadout, count: int, seed: int = 20_000_000
+) -> Starts:
     """Reset the environment `count` times and encode what it shows; the resting action comes from the recipe."""
     env = recipe.make()
     frames, states = [], []
@@ -68,8 +71,9 @@ def make_starts(recipe: Recipe, codec: TinyCausalCodec, count: int, seed: int = 
         states.append(recipe.reset(env, np.random.default_rng(seed + number)))
         frames.append(recipe.frame(env))
     env.close()
-    latents = codec.encode(to_signed(torch.from_numpy(np.stack(frames)))[None])[0].float()
+    latents = codec.encode(to_signed(torch.from_numpy(np.stack(frames)))[None]).float()
     found = torch.from_numpy(np.stack(states))
+    latents = TinyVision(codec, readout, has_state=True).with_states(latents, found[None])[0]
     return Starts(latents, torch.from_numpy(np.stack([recipe.rest(state) for state in found.numpy()])), found)
 
 
@@ -82,4 +86,4 @@ def make_world(
     num_starts: int = 256,
 ) -> LoadedWorld:
     """Assemble a served world in fp32."""
-    return assemble(profile, transformer, codec, readout, make_starts(recipe, codec, num_starts))
+    return assemble(profile, transformer, codec, readout, make_starts(recipe, codec, readout, num_starts))

@@ -90,15 +90,26 @@ class SequenceDraw:
         energy = np.minimum(energy, np.quantile(energy, 0.9)) + 0.3 * energy.mean() + 1e-9
         self._odds = np.cumsum(energy) / energy.sum()
 
-    def __call__(self, step: int, count: int, *, fresh_start: bool) -> Sequences:
-        """Return `count` sequences. The first frame's action is the default, as a session's opening frame has it."""
+    def _index(self, step: int, count: int, fresh_start: bool) -> Tensor:
         rng = np.random.default_rng((self._seed, step, int(fresh_start)))
         if fresh_start:
             first = rng.choice(self._at_start, count)
         else:
             place = np.searchsorted(self._odds, rng.random(count))
             first = self._anywhere[np.minimum(place, len(self._anywhere) - 1)]
-        index = torch.from_numpy(first[:, None] + np.arange(self._frames))
+        return torch.from_numpy(first[:, None] + np.arange(self._frames))
+
+    def _actions(self, index: Tensor) -> Tensor:
         actions = self._data.actions[index].clone()
         actions[:, 0] = self._default
-        return Sequences(self._data.latents[index].float(), actions, self._data.states[index])
+        return actions
+
+    def __call__(self, step: int, count: int, *, fresh_start: bool) -> Sequences:
+        """Return `count` sequences. The first frame's action is the default, as a session's opening frame has it."""
+        index = self._index(step, count, fresh_start)
+        return Sequences(self._data.latents[index].float(), self._actions(index), self._data.states[index])
+
+    def states(self, step: int, count: int, *, fresh_start: bool) -> tuple[Tensor, Tensor]:
+        """Return actions (B, L, A) and states (B, L, D) of `count` sequences, without their pictures."""
+        index = self._index(step, count, fresh_start)
+        return self._actions(index), self._data.states[index]

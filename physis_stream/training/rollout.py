@@ -43,7 +43,9 @@ class Rollout:
     def __init__(self, transformer: TinyWorldTransformer, sampling: Sampling, seed: int = 0) -> None:
         self._model, self._sampling, self._seed = transformer, sampling, seed
         head_dim = transformer.config.width // transformer.config.num_heads
-        self._rope: RopeTable = rope_table(sampling.rule.window + 1, transformer.grid[0], transformer.grid[1], head_dim)
+        rows, columns = transformer.grid
+        placeless = transformer.tokens_per_row - rows * columns
+        self._rope: RopeTable = rope_table(sampling.rule.window + 1, rows, columns, head_dim, placeless=placeless)
         self._cache: dict[tuple[int, int], dict[int, tuple[Tensor, Tensor]]] = {}
         self._primed = 0
         self.frame = 0

@@ -19,18 +19,18 @@ import os
 import torch
 from torch import Tensor
 
-from physis_stream.training.train_world import WorldTrainer
+from physis_stream.training.trainer import Trainer
 
 
 class Team:
     """`size` processes around one trainer. Make it before any multi-threaded torch work (it forks); `step`, then
     `close`."""
 
-    def __init__(self, trainer: WorldTrainer, size: int) -> None:
+    def __init__(self, trainer: Trainer, size: int) -> None:
         torch.set_num_threads(1)
         self._trainer, self._size = trainer, size
         trainer.optimizer.begin_all()
-        self._named = dict(trainer.loss.named_parameters())
+        self._named = {name: p for name, p in trainer.loss.named_parameters() if p.requires_grad}
         for parameter in self._named.values():
             parameter.data.share_memory_()
             for value in trainer.optimizer.state[parameter].values():
@@ -42,7 +42,7 @@ class Team:
             {name: torch.zeros_like(p).share_memory_() for name, p in self._named.items()} for _ in range(size)
         ]
         self._owned = self._split(size)
-        self._norms, self._losses = torch.zeros(size).share_memory_(), torch.zeros(size, 2).share_memory_()
+        self._norms, self._losses = torch.zeros(size).share_memory_(), torch.zeros(size).share_memory_()
         context = multiprocessing.get_context("fork")
         self._next, self._barrier = context.Value("i", 0), context.Barrier(size)
         self._running = context.Value("i", 1)
@@ -66,7 +66,7 @@ class Team:
         self._next.value = 0
         self._barrier.wait()
         self._work(0)
-        return self._trainer.finish_step(self._losses.sum(0))
+        return self._trainer.finish_step(self._losses.sum())
 
     def close(self) -> None:
         """End the other processes."""
@@ -94,7 +94,7 @@ class Team:
         trainer.set_rate()
         for name, parameter in self._named.items():
             parameter.grad = self._gradients[rank][name].zero_()
-        losses = torch.zeros(2)
+        losses = torch.zeros(())
         while (part := self._take()) < trainer.num_parts:
             losses += trainer.part(trainer.step, part)
         self._losses[rank] = losses
@@ -114,6 +114,6 @@ class Team:
             assert gradient is not None
             gradient.mul_(scale)
         trainer.optimizer.step()
-        inside = {name.removeprefix("transformer.") for name in owned if name.startswith("transformer.")}
+        inside = {name.rpartition("transformer.")[2] for name in owned}
         trainer.average.update(trainer.transformer, inside)
         self._barrier.wait()

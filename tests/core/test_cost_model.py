@@ -114,3 +114,27 @@ def test_shapes_are_learnt_apart():
     model = CostModel(PRIORS)
     observe(model, 1, 50)
     assert model.predict_ns("wide", 1, 0) == CostModel().predict_ns("wide", 1, 0)
+
+
+CURVE = CostPrior(decode_ns=MS, curve=((1, 3 * MS), (8, 8 * MS), (32, 22 * MS)))
+
+
+@pytest.mark.parametrize(("rows", "ms"), [(1, 3.0), (8, 8.0), (20, 15.0), (32, 22.0), (64, 22.0 + 32 * 14 / 24)])
+def test_a_measured_curve_is_the_prior_and_goes_on_as_it_ends(rows, ms):
+    assert CostModel({"toy": CURVE}).predict_ns("toy", rows, 0) == pytest.approx(ms * MS, rel=0.01)
+
+
+@pytest.mark.parametrize("slower", [0.5, 1.0, 3.0])
+def test_narrow_batches_tell_what_wide_ones_take_by_the_measured_curve(slower):
+    model = CostModel({"toy": CURVE})
+    for _ in range(30):
+        for rows, ms in ((1, 3), (2, 26 / 7), (4, 36 / 7)):
+            observe(model, rows, slower * ms)
+    assert model.predict_ns("toy", 32, 0) == pytest.approx(slower * 22 * MS, rel=0.05)
+    assert model.predict_ns("toy", 8, 0) == pytest.approx(slower * 8 * MS, rel=0.05)
+
+
+def test_a_prior_may_be_replaced_before_anything_was_seen():
+    model = CostModel(PRIORS)
+    model.set_prior("toy", CURVE)
+    assert model.predict_ns("toy", 8, 1) == 9 * MS

@@ -67,11 +67,11 @@ def test_a_cached_rollout_is_the_dense_sequence(rule):
 
     rollout = Recording(model, Sampling(rule, (1.0, 0.8, 0.5), 0.1), seed=4)
     random = torch.Generator().manual_seed(1)
-    rollout.prime(torch.randn(2, 4, 12, 12, generator=random), torch.full((2, 2), 256.0))
+    rollout.prime(torch.randn(2, 5, 12, 12, generator=random), torch.full((2, 2), 256.0))
     for _ in range(frames - 1):
         rollout.step(torch.rand(2, 2, generator=random) * 512)
     groups = Groups.of(rule, frames)
     order = [recorded[pair] for pair in zip(groups.frames, groups.versions, strict=True)]
     x, t, action, cached = (torch.stack(column, 1).flatten(0, 1) for column in zip(*order, strict=True))
-    attend = DenseAttention(groups, rule, rope_table(frames, 4, 4, 32))
+    attend = DenseAttention(groups, rule, rope_table(frames, 4, 4, 32, placeless=1))
     torch.testing.assert_close(model(x, t, action, attend), cached, atol=2e-4, rtol=1e-3)

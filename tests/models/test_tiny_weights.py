@@ -96,7 +96,7 @@ def test_a_missing_file_is_named(folder):
 def test_a_profile_that_contradicts_its_weights_is_refused(folder):
     path = folder / "profile.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"tokens_per_frame": 64}))
-    with pytest.raises(ProfileError, match="tokens_per_frame is 64, the weights have 16"):
+    with pytest.raises(ProfileError, match="tokens_per_frame is 64, the weights have 17"):
         load_world(folder)
 
 

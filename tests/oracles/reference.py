@@ -70,7 +70,7 @@ def roll_out(world: LoadedWorld, rule: ContextRule, seed: int, actions: list[tup
     """Dream one chunk for each action, one row after the other."""
     profile, model = world.profile, world.transformer
     head_dim = model.config.width // model.config.num_heads
-    table = rope_table(rule.window + profile.sink + 1, *model.grid, head_dim)
+    table = rope_table(rule.window + profile.sink + 1, *model.grid, head_dim, placeless=1)
     kv: dict[tuple[int, int], list[tuple[Tensor, Tensor]]] = {}
     steps: list[Step] = []
 

@@ -115,6 +115,6 @@ def test_decoding_chunk_by_chunk_is_decoding_the_whole_clip():
     player = alone(transparent(world), actions)
     latents = player.latents("a")
     with torch.inference_mode():
-        whole, _ = world.codec.decode(latents[None], world.codec.initial_state(1))
+        whole, _ = world.vision.decode(latents[None], world.vision.initial_state(1))
     pixels = ((whole[0] + 1) * 127.5).round().clamp(0, 255).movedim(1, -1)
     assert (pixels - player.frames("a").float()).abs().max() <= 1.0

@@ -95,7 +95,7 @@ def test_cached_rows_are_what_trainings_mask_computes_in_one_forward(discipline,
     )
     model = loaded.transformer
     head_dim = model.config.width // model.config.num_heads
-    table = rope_table(len(actions) + 1, *model.grid, head_dim)
+    table = rope_table(len(actions) + 1, *model.grid, head_dim, placeless=1)
     with torch.inference_mode():
         velocity = model(
             torch.stack([step.x_t for step in rollout.steps]),

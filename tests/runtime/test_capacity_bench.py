@@ -24,7 +24,9 @@ def test_the_baseline_dreams_what_the_engine_dreams_under_the_clean_rule():
     player.open("a", seed=5)
     with torch.inference_mode():
         decoder = FrameDecoder(model.codec, None)
-        session = SequentialSession(model, decoder, ChunkRope(1, *model.token_grid, model.kv.head_dim, model.dtype), 5)
+        session = SequentialSession(
+            model, decoder, ChunkRope(1, *model.token_grid, model.kv.head_dim, model.dtype, placeless=1), 5
+        )
     session.next_chunk(model.spec.action.initial)
     for number in range(9):
         action = (50.0 * number, 20.0)

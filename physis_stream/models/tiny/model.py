@@ -5,17 +5,20 @@ a batch may mix sessions, frames and levels. The model owns no KV. It can be run
 `blocks`, `head`.
 
     x (R, C, H, W)  latents at level t      t (R,)  1 noise .. 0 clean      action (R, A)  in the client's range
-    tokens (R, T, D)  T = H/p * W/p, row-major; token features are (channel, row, column) of a patch
+    tokens (R, T, D)  H/p * W/p of the picture, row-major, features (channel, row, column) of a patch; then the state's
 
-Conditioning is one vector a row (level and action), projected once to 6 D for all blocks; each block adds its own
-table, as in PixArt (arXiv 2310.00426) and Wan. The head estimates x0 and turns it into the velocity (x_t - x0) / t,
+With `state_values` = V > 0 the last channel of the latents is a `state_plane` of V numbers, which become one token with
+weights of its own in every block (see `blocks`): pictures are painted by diffusion about a state that moves by itself.
+The state's part can be run alone: `embed_state`, the blocks' `state`, `state_head`.
+
+Conditioning of the picture is one vector a row (level and action), projected once to 6 D for all blocks; each block adds
+its own table, as in PixArt (arXiv 2310.00426) and Wan. The head estimates x0 and turns it into the velocity (x_t - x0) / t,
 which is better conditioned than predicting noise with few channels to carry it (cf. arXiv 2511.13720).
 """
 
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -24,53 +27,11 @@ from diffusers.models.modeling_utils import ModelMixin
 from torch import Tensor, nn
 
 from physis_stream.models.interface import Attend
+from physis_stream.models.tiny.blocks import Modulation, TinyBlock
+from physis_stream.models.tiny.state_plane import gather, spread
 
 MIN_LEVEL = 0.02
 """Least t that the head divides by; below it the velocity of a clean row is of no use anyway."""
-
-
-class Modulation(NamedTuple):
-    """What blocks and head need of a row besides its tokens; every tensor has the rows first, so that rows can be
-    stacked.
-
-    `shared_R6D` shifts, scales and gates all blocks; `final_R2D` the head; `x_RCHW` (fp32) and `t_R` (fp32) are the
-    input.
-    """
-
-    shared_R6D: Tensor
-    final_R2D: Tensor
-    x_RCHW: Tensor
-    t_R: Tensor
-
-
-class TinyBlock(nn.Module):
-    """Self-attention and a feed-forward layer with squared rectifiers, both modulated.
-
-    Queries and keys are layer-normed per head in one operation, with one gain for both: only their product matters, and
-    a small row's time goes into the number of operations.
-    """
-
-    def __init__(self, index: int, width: int, num_heads: int, expansion: int) -> None:
-        super().__init__()
-        self.index, self.num_heads = index, num_heads
-        self.table = nn.Parameter(torch.zeros(6, width))
-        self.qkv = nn.Linear(width, 3 * width)
-        self.qk_gain = nn.Parameter(torch.ones(width // num_heads))
-        self.out = nn.Linear(width, width)
-        self.up = nn.Linear(width, expansion * width)
-        self.down = nn.Linear(expansion * width, width)
-
-    def forward(self, tokens_RTD: Tensor, modulation: Modulation, attend: Attend) -> Tensor:
-        """Return the tokens after this block; calls `attend` once."""
-        width, heads = tokens_RTD.shape[-1:], self.num_heads
-        shift_1, scale_1, gate_1, shift_2, scale_2, gate_2 = (modulation.shared_R6D + self.table).unsqueeze(2).unbind(1)
-        h = torch.addcmul(shift_1, F.layer_norm(tokens_RTD, width), scale_1)
-        qkv = self.qkv(h).unflatten(-1, (3 * heads, -1))
-        qk = F.layer_norm(qkv[:, :, : 2 * heads], qkv.shape[-1:], self.qk_gain)
-        mixed = attend(self.index, qk[:, :, :heads], qk[:, :, heads:], qkv[:, :, 2 * heads :]).flatten(2)
-        tokens_RTD = torch.addcmul(tokens_RTD, gate_1, self.out(mixed))
-        h = torch.addcmul(shift_2, F.layer_norm(tokens_RTD, width), scale_2)
-        return torch.addcmul(tokens_RTD, gate_2, self.down(F.relu(self.up(h)).square()))
 
 
 class TinyWorldTransformer(ModelMixin, ConfigMixin):
@@ -92,6 +53,9 @@ class TinyWorldTransformer(ModelMixin, ConfigMixin):
         action_low: tuple[float, ...] = (-1.0, -1.0),
         action_high: tuple[float, ...] = (1.0, 1.0),
         action_octaves: int = 5,
+        state_values: int = 0,
+        state_expansion: int = 2,
+        state_octaves: int = 6,
     ) -> None:
         super().__init__()
         if latent_height % patch or latent_width % patch:
@@ -100,7 +64,8 @@ class TinyWorldTransformer(ModelMixin, ConfigMixin):
             raise ValueError(f"width {width} is not a multiple of num_heads {num_heads}")
         self.grid = (latent_height // patch, latent_width // patch)
         self.patch = patch
-        features = latent_channels * patch * patch
+        self.state_values = state_values
+        features = (latent_channels - (state_values > 0)) * patch * patch
         self.patch_in = nn.Linear(features, width)
         self.place = nn.Parameter(0.02 * torch.randn(self.grid[0] * self.grid[1], width))
         # Plain attributes, so that casting the module leaves them in fp32.
@@ -114,45 +79,73 @@ class TinyWorldTransformer(ModelMixin, ConfigMixin):
         self.condition_mid = nn.Linear(width, width)
         self.condition_out = nn.Linear(width, 6 * width)
         self.final_out = nn.Linear(width, 2 * width)
-        self.blocks = nn.ModuleList(TinyBlock(i, width, num_heads, expansion) for i in range(num_layers))
+        inner = state_expansion if state_values else 0
+        self.blocks = nn.ModuleList(TinyBlock(i, width, num_heads, expansion, inner) for i in range(num_layers))
         self.patch_out = nn.Linear(width, features)
+        if state_values:
+            self._state_frequencies = math.pi * 2.0 ** torch.arange(-1.0, state_octaves - 1.0)
+            inputs = state_values * (2 * state_octaves + 1) + action_dim * (2 * action_octaves + 1) + 32
+            self.state_in = nn.Linear(inputs, width)
+            self.state_out = nn.Linear(width, state_values)
         for layer in (self.condition_out, self.final_out):
             nn.init.normal_(layer.weight, std=0.01)
             nn.init.zeros_(layer.bias)
         with torch.no_grad():
-            for block in self.blocks.children():
-                table = block.get_parameter("table")
-                table[[1, 4]] = 1.0
-                table[[2, 5]] = 0.3
             self.final_out.bias[width:] = 1.0
 
     @property
     def tokens_per_row(self) -> int:
         """Tokens of one latent frame."""
-        return self.grid[0] * self.grid[1]
+        return self.grid[0] * self.grid[1] + (self.state_values > 0)
 
     def embed(self, x_RCHW: Tensor, t_R: Tensor, action_RA: Tensor) -> tuple[Tensor, Modulation]:
         """Turn latents, levels and actions of R rows into tokens (R, T, D) and the conditioning of all blocks."""
-        dtype, device = self.patch_in.weight.dtype, self.patch_in.weight.device
+        dtype = self.patch_in.weight.dtype
         x, t = x_RCHW.float(), t_R.float()
-        action = (action_RA.float() - self._action_centre.to(device)) / self._action_half.to(device)
-        level = t[:, None] * self._level_frequencies.to(device)
-        turn = (action[:, :, None] * self._action_frequencies.to(device)).flatten(1)
-        condition = self.level_in(torch.cat((level.sin(), level.cos()), -1).to(dtype))
-        condition = condition + self.action_in(torch.cat((action, turn.sin(), turn.cos()), -1).to(dtype))
-        condition = F.silu(self.condition_mid(F.silu(condition)))
+        level, action = self._level_features(t).to(dtype), self._action_features(action_RA).to(dtype)
+        condition = F.silu(self.condition_mid(F.silu(self.level_in(level) + self.action_in(action))))
         shared = self.condition_out(condition).unflatten(-1, (6, -1))
         final = self.final_out(condition).unflatten(-1, (2, -1))
-        patches = F.pixel_unshuffle(x, self.patch).flatten(2).transpose(1, 2)
-        return self.patch_in(patches.to(dtype)) + self.place, Modulation(shared, final, x, t)
+        picture = x[:, :-1] if self.state_values else x
+        patches = F.pixel_unshuffle(picture, self.patch).flatten(2).transpose(1, 2)
+        tokens = self.patch_in(patches.to(dtype)) + self.place
+        if self.state_values:
+            state = self.embed_state(gather(x[:, -1], self.state_values), t, action_RA)
+            tokens = torch.cat((tokens, state.to(tokens.dtype)), 1)
+        return tokens, Modulation(shared, final, x, t)
+
+    def embed_state(self, values_RV: Tensor, t_R: Tensor, action_RA: Tensor) -> Tensor:
+        """Turn noisy state values, levels and actions into state tokens (R, 1, D)."""
+        turn = (values_RV[:, :, None] * self._state_frequencies.to(values_RV.device)).flatten(1)
+        features = (values_RV, turn.sin(), turn.cos(), self._action_features(action_RA), self._level_features(t_R))
+        token: Tensor = self.state_in(torch.cat(features, -1).to(self.state_in.weight.dtype))
+        return token[:, None]
+
+    def _level_features(self, t_R: Tensor) -> Tensor:
+        turn = t_R.float()[:, None] * self._level_frequencies.to(t_R.device)
+        return torch.cat((turn.sin(), turn.cos()), -1)
+
+    def _action_features(self, action_RA: Tensor) -> Tensor:
+        device = action_RA.device
+        action = (action_RA.float() - self._action_centre.to(device)) / self._action_half.to(device)
+        turn = (action[:, :, None] * self._action_frequencies.to(device)).flatten(1)
+        return torch.cat((action, turn.sin(), turn.cos()), -1)
 
     def head(self, tokens_RTD: Tensor, modulation: Modulation) -> Tensor:
         """Return the velocity (R, C, H, W) in fp32."""
         shift, scale = modulation.final_R2D.unsqueeze(2).unbind(1)
-        h = torch.addcmul(shift, F.layer_norm(tokens_RTD, tokens_RTD.shape[-1:]), scale)
+        picture = tokens_RTD[:, :-1] if self.state_values else tokens_RTD
+        h = torch.addcmul(shift, F.layer_norm(picture, picture.shape[-1:]), scale)
         patches = self.patch_out(h).float().transpose(1, 2).unflatten(2, self.grid)
         x0 = F.pixel_shuffle(patches, self.patch)
+        if self.state_values:
+            x0 = torch.cat((x0, spread(self.state_head(tokens_RTD[:, -1]), *x0.shape[-2:])), 1)
         return (modulation.x_RCHW - x0) / modulation.t_R.clamp_min(MIN_LEVEL)[:, None, None, None]
+
+    def state_head(self, token_RD: Tensor) -> Tensor:
+        """Return state values (R, V). Summed in fp32: in bf16 a number would be rounded to one part in 256."""
+        h = F.layer_norm(token_RD.float(), token_RD.shape[-1:])
+        return (h[:, None] * self.state_out.weight.float()).sum(-1) + self.state_out.bias.float()
 
     def forward(self, x_RCHW: Tensor, t_R: Tensor, action_RA: Tensor, attend: Attend) -> Tensor:
         """Return the velocity (R, C, H, W) in fp32, running all blocks."""

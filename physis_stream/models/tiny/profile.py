@@ -15,9 +15,10 @@ def check(
 ) -> None:
     """Raise ProfileError if the profile says other than the modules' configurations."""
     shape = (transformer.config.latent_channels, transformer.config.latent_height, transformer.config.latent_width)
+    has_state = transformer.state_values > 0
     facts = {
         "family": (profile.family, FAMILY),
-        "latent": (profile.latent, tuple(codec.latent_shape)),
+        "latent": (profile.latent, (codec.latent_shape[0] + has_state, *codec.latent_shape[1:])),
         "latent of the transformer": (profile.latent, shape),
         "tokens_per_frame": (profile.tokens_per_frame, transformer.tokens_per_row),
         "height and width": ((profile.height, profile.width), (codec.config.height, codec.config.width)),
@@ -25,6 +26,7 @@ def check(
         "action.low": (profile.action.low, tuple(transformer.config.action_low)),
         "action.high": (profile.action.high, tuple(transformer.config.action_high)),
         "readout.angles": (profile.readout.angles, tuple(readout.config.angles)),
+        "numbers in the state plane": (transformer.state_values, readout.num_targets if has_state else 0),
         "number of readouts": (len(profile.readout.names), readout.config.num_states),
     }
     wrong = [f"{name} is {said}, the weights have {found}" for name, (said, found) in facts.items() if said != found]

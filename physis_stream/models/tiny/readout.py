@@ -1,10 +1,11 @@
 """Readout of the tiny worlds: the simulator's numbers, as far as one latent frame shows them.
 
-    latents (N, C, h, w) normalised, float    numbers (N, D) float, in the profile's units
+    latents (N, C or C + 1, h, w) normalised, float    numbers (N, D) float, in the profile's units
 
 Angles are learned as sine and cosine and come out in radians, -pi..pi. Every cell of the latent says what it takes each
 number to be and how sure it is; the answer is the mean weighted by that, plus a small term that sees all cells. Things
-that have a place are thus read where they are. A readout answers from a single frame and keeps no state.
+that have a place are thus read where they are. A readout answers from a single frame and keeps no state. Latents that
+carry a state plane are not looked at: the numbers are in them.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ import torch.nn.functional as F
 from diffusers.configuration_utils import ConfigMixin, register_to_config
 from diffusers.models.modeling_utils import ModelMixin
 from torch import Tensor, nn
+
+from physis_stream.models.tiny.state_plane import gather
 
 
 class TinyReadout(ModelMixin, ConfigMixin):
@@ -65,7 +68,10 @@ class TinyReadout(ModelMixin, ConfigMixin):
 
     def forward(self, latents_NCHW: Tensor) -> Tensor:
         """Return the numbers (N, D) in their own units and order."""
-        found = self.predict(latents_NCHW.to(self.out.weight.dtype)).float()
+        if latents_NCHW.shape[1] > self.conv_in.in_channels:
+            found = gather(latents_NCHW[:, -1].float(), self.num_targets)
+        else:
+            found = self.predict(latents_NCHW.to(self.out.weight.dtype)).float()
         states = found.new_empty(found.shape[0], len(self.plain) + len(self.angles))
         count = len(self.plain)
         states[:, list(self.plain)] = found[:, :count] * self.state_std.float() + self.state_mean.float()

@@ -35,6 +35,7 @@ from physis_stream.models.tiny.codec import TinyCausalCodec
 from physis_stream.models.tiny.model import TinyWorldTransformer
 from physis_stream.models.tiny.profile import FAMILY, check
 from physis_stream.models.tiny.readout import TinyReadout
+from physis_stream.models.tiny.vision import TinyVision
 
 Module = TypeVar("Module", bound=torch.nn.Module)
 WEIGHTS = "diffusion_pytorch_model.safetensors"
@@ -58,6 +59,11 @@ class LoadedWorld(NamedTuple):
     codec: TinyCausalCodec
     readout: TinyReadout
     starts: Starts
+
+    @property
+    def vision(self) -> TinyVision:
+        """Codec and readout as one map between pictures and the transformer's latents."""
+        return TinyVision(self.codec, self.readout, has_state=self.transformer.state_values > 0)
 
 
 def load_folder(folder: Path, dtype: torch.dtype = torch.float32) -> LoadedWorld:
@@ -171,19 +177,22 @@ def _load_module(kind: Callable[..., Module], folder: Path) -> Module:
 def tiny_random(
     seed: int = 0, *, window: int = 6, num_steps: int = 3, sink: int = 0, latent_channels: int = 4, width: int = 64,
     num_layers: int = 2, num_heads: int = 2, size: int = 96, num_starts: int = 4, dtype: torch.dtype = torch.float32,
+    has_state: bool = True,
 ) -> LoadedWorld:  # fmt: skip
-    """Make a small world of random weights for tests of the engine: right shapes, no sense, all disciplines offered."""
+    """Make a small world of random weights for tests of the engine: right shapes, no sense, all disciplines offered.
+    `has_state` gives its latents a state plane after the `latent_channels` of the picture."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         cells = size // 8
+        channels = latent_channels + has_state
         transformer = TinyWorldTransformer(
-            latent_channels, cells, cells, width=width, num_layers=num_layers, num_heads=num_heads,
-            action_low=(0.0, 0.0), action_high=(512.0, 512.0),
+            channels, cells, cells, width=width, num_layers=num_layers, num_heads=num_heads,
+            action_low=(0.0, 0.0), action_high=(512.0, 512.0), state_values=7 if has_state else 0,
         )  # fmt: skip
         codec = TinyCausalCodec(size, size, latent_channels, 16, 32)
         readout = TinyReadout(6, (4,), latent_channels, cells, cells, 8, 16)
         starts = Starts(
-            torch.randn(num_starts, latent_channels, cells, cells),
+            torch.randn(num_starts, channels, cells, cells),
             torch.rand(num_starts, 2) * 512,
             torch.rand(num_starts, 6),
         )
@@ -206,7 +215,7 @@ def tiny_random(
         fps=10.0,
         height=size,
         width=size,
-        latent=(latent_channels, cells, cells),
+        latent=(channels, cells, cells),
         tokens_per_frame=transformer.tokens_per_row,
         action=ActionProfile(("x", "y"), (0.0, 0.0), (512.0, 512.0), (256.0, 256.0), "latest"),
         readout=ReadoutProfile(("agent_x", "agent_y", "block_x", "block_y", "block_angle", "reward"), ("",) * 6, (4,)),

@@ -1,0 +1,35 @@
+"""Numbers carried by a latent: the last channel of a tiny world's latents holds the simulator's state, many times over.
+
+    values (..., V)  normalised numbers, as `TinyReadout.targets` makes them     plane (..., 1, h, w)  cell i holds
+                                                                                 SCALE x value i mod V
+
+The engine knows nothing of it: to it a latent is a latent, noised cell by cell. Because each number is written into
+many cells, and large, noise hides it only at levels near 1: what a picture shows as a whole is settled before its
+details, as with the resolution-dependent shift of noise schedules (Esser et al., 2024, arXiv 2403.03206).
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+SCALE = 10.0
+"""What a value of one standard deviation is in the plane."""
+
+
+def spread(values: Tensor, height: int, width: int) -> Tensor:
+    """Return the plane (..., 1, height, width) of values (..., V)."""
+    index = torch.arange(height * width, device=values.device) % values.shape[-1]
+    return (SCALE * values[..., index]).unflatten(-1, (1, height, width))
+
+
+def gather(plane: Tensor, count: int) -> Tensor:
+    """Return the `count` values (..., V) of a plane (..., h, w): the mean of all copies that are complete sets."""
+    cells = plane.flatten(-2)
+    sets = cells.shape[-1] // count
+    return cells[..., : sets * count].unflatten(-1, (sets, count)).mean(-2) / SCALE
+
+
+def noise_share(height: int, width: int, count: int) -> float:
+    """Return the deviation that unit noise on the plane has on its values."""
+    return float((height * width // count) ** -0.5) / SCALE

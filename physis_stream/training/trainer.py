@@ -1,0 +1,149 @@
+"""What the stages of a transformer's training share: layouts by step, optimiser, average, checkpoints, the loop.
+
+A stage trains a part of one `TinyWorldTransformer`: the state first, alone (`train_state`), then the picture over it
+(`train_world`). Batches are addressed by step and part, so a run that was stopped goes on as if it had not been.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from physis_stream.core.context_rule import ContextRule
+from physis_stream.models.attention import DenseAttention, Groups
+from physis_stream.models.rope import RopeTable
+from physis_stream.models.tiny.model import TinyWorldTransformer
+from physis_stream.models.tiny.readout import TinyReadout
+from physis_stream.training import checkpoint
+from physis_stream.training.latents import LatentSet, SequenceDraw
+from physis_stream.training.layouts import LAYOUTS, layout_rule
+from physis_stream.training.optim import Average, MuonAdam, parameter_groups, rate
+from physis_stream.training.recipe import Recipe
+from physis_stream.training.world_config import WorldTraining
+
+
+def build_transformer(recipe: Recipe, data: LatentSet, readout: TinyReadout, config: WorldTraining) -> Any:
+    """Make the transformer that fits a data set's latents and a readout's numbers, with `config.seed`'s weights."""
+    torch.manual_seed(config.seed)
+    channels, height, width = data.latents.shape[1:]
+    return TinyWorldTransformer(
+        channels + 1, height, width, patch=config.patch, width=config.width, num_layers=config.num_layers,
+        num_heads=config.num_heads, action_low=recipe.action_low, action_high=recipe.action_high,
+        state_values=readout.num_targets,
+    )  # fmt: skip
+
+
+def is_matrix(name: str, parameter: Tensor) -> bool:
+    """Muon steps the matrices inside the blocks and the conditioning's middle."""
+    return parameter.ndim == 2 and (("blocks." in name and "table" not in name) or "condition_mid" in name)
+
+
+def is_state(name: str) -> bool:
+    """Whether a parameter belongs to the state's part of the transformer."""
+    return "state_in" in name or "state_out" in name or ".state." in name
+
+
+class Trainer:
+    """One run of a stage: builds, resumes from `file`, steps, saves. A stage gives `part`."""
+
+    def __init__(
+        self, transformer: TinyWorldTransformer, loss: nn.Module, recipe: Recipe, data: LatentSet, readout: TinyReadout,
+        config: WorldTraining, rope: RopeTable, file: Path,
+    ) -> None:  # fmt: skip
+        self.transformer, self.loss, self.config, self.file = transformer, loss, config, file
+        self.readout = readout.eval()
+        self.optimizer = MuonAdam(parameter_groups(loss.named_parameters(), is_matrix), config.learning_rate)
+        self.average = Average(transformer, config.average_steps)
+        self.draw = SequenceDraw(data, config.frames, recipe.action_default, config.seed)
+        self.packed: dict[str, tuple[Groups, ContextRule, DenseAttention]] = {}
+        for name in LAYOUTS:
+            rule = layout_rule(name, config)
+            order = Groups.of(rule, config.frames)
+            self.packed[name] = order, rule, DenseAttention(order, rule, rope, torch.bfloat16)
+        self.step = 0
+        if (saved := checkpoint.load(file)) is not None:
+            self._restore(saved)
+
+    def _restore(self, saved: dict[str, Any]) -> None:
+        self.transformer.load_state_dict(saved["transformer"])
+        self.optimizer.load_state_dict(saved["optimizer"])
+        self.average.values, self.average.count, self.step = saved["average"], saved["count"], saved["step"]
+        for state in self.optimizer.state.values():
+            state["step"] = self.step
+
+    def save(self) -> None:
+        """Write the checkpoint."""
+        content = {"transformer": self.transformer.state_dict(), "optimizer": self.optimizer.state_dict()}
+        content |= {"average": self.average.values, "count": self.average.count, "step": self.step}
+        checkpoint.save(self.file, content | {"config": asdict(self.config)})
+
+    @property
+    def num_parts(self) -> int:
+        """Micro-batches of one step."""
+        return max(1, self.config.batch // self.config.micro_batch)
+
+    def layout(self, step: int) -> str:
+        """Return the layout that all micro-batches of a step have."""
+        config = self.config
+        shares = config.shares if step < config.late_from * config.steps else config.late_shares
+        draw = torch.Generator().manual_seed(config.seed * 1_000_003 + step)
+        return LAYOUTS[int(torch.multinomial(torch.tensor(shares, dtype=torch.float32), 1, generator=draw))]
+
+    def part(self, step: int, part: int) -> Tensor:
+        """Add the gradient of one micro-batch, which (step, part) determines, to the parameters'; returns its share of
+        the loss."""
+        raise NotImplementedError
+
+    def own_passes(self, rule: ContextRule, noise: torch.Generator) -> int:
+        """Draw over how many passes a micro-batch sees its own estimates as context."""
+        config = self.config
+        if not rule.commit or float(torch.rand((), generator=noise)) >= config.own_context:
+            return 0
+        return 1 + int(torch.randint(config.own_passes, (), generator=noise))
+
+    def set_rate(self) -> None:
+        """Set the learning rate of the present step."""
+        config = self.config
+        factor = rate(self.step, config.steps, warmup=100, decay_share=config.decay_share)
+        for group in self.optimizer.param_groups:
+            group["lr"] = config.learning_rate * factor
+
+    def train_step(self) -> dict[str, float]:
+        """Take one optimiser step on a batch addressed by the step's number; returns the layout's loss."""
+        self.set_rate()
+        self.optimizer.zero_grad(set_to_none=True)
+        total = torch.zeros(())
+        for part in range(self.num_parts):
+            total += self.part(self.step, part)
+        torch.nn.utils.clip_grad_norm_(self.loss.parameters(), 1.0)
+        self.optimizer.step()
+        self.average.update(self.transformer)
+        return self.finish_step(total)
+
+    def finish_step(self, total: Tensor) -> dict[str, float]:
+        """Count the step and name its loss."""
+        name = self.layout(self.step)
+        self.step += 1
+        return {f"{name}_error": float(total)}
+
+    def train(
+        self,
+        report: Callable[[int, dict[str, float]], None],
+        save_every_s: float = 180.0,
+        step: Callable[[], dict[str, float]] | None = None,
+    ) -> None:
+        """Step until the run's end, saving every few minutes and at the end. `step` takes one step (see
+        `training.team`)."""
+        saved_at = time.monotonic()
+        while self.step < self.config.steps:
+            report(self.step, (step or self.train_step)())
+            if time.monotonic() - saved_at > save_every_s:
+                self.save()
+                saved_at = time.monotonic()
+        self.save()
