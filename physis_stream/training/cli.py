@@ -143,9 +143,9 @@ def train(env: str, recipe, plan: Plan, out: Path, seed: int) -> Path:  # type: 
     }
     codec.save_pretrained(out / "codec")
     readout.save_pretrained(out / "readout")
-    for stage, config in stages.items():
-        progress = functools.partial(_progress, stage, config.steps)
-        run_stage(stage, env, recipe.size, out, config, torch.get_num_threads(), progress)
+    for stage, training in stages.items():
+        progress = functools.partial(_progress, stage, training.steps)
+        run_stage(stage, env, recipe.size, out, training, torch.get_num_threads(), progress)
     transformer = TinyWorldTransformer.from_pretrained(out / "transformer")
     profile = make_profile(recipe, transformer, size.levels, size.window)
     world = make_world(recipe, transformer, codec, readout, profile, num_starts=64)

@@ -47,7 +47,7 @@ class StateModel(nn.Module):
         model = self.transformer
         token = model.embed_state(values_RV, level, action)
         for index, block in enumerate(model.blocks):
-            token = block.state(index, token, attend)
+            token = block.get_submodule("state")(index, token, attend)
         return model.state_head(token[:, 0])
 
 
@@ -63,7 +63,8 @@ class StateLoss(nn.Module):
     ) -> Tensor:
         found = self.model(values_t, level, action, attend)
         distance = (((found - values).square() + SMALL**2).sqrt() - SMALL).sum(1)
-        return (distance * target).sum() / target.sum()
+        mean: Tensor = (distance * target).sum() / target.sum()
+        return mean
 
 
 class StateTrainer(Trainer):
@@ -79,7 +80,7 @@ class StateTrainer(Trainer):
         loss = StateLoss(transformer)
         self.run: Any = torch.compile(loss, dynamic=False) if compiled else loss
         self.denoise: Any = torch.compile(loss.model, dynamic=False) if compiled else loss.model
-        self.deviation = noise_share(*data.latents.shape[-2:], readout.num_targets)
+        self.deviation = noise_share(data.latents.shape[-2], data.latents.shape[-1], readout.num_targets)
         rope = placeless_rope(transformer, config.frames)
         super().__init__(transformer, loss, recipe, data, readout, config, rope, out / "state.pt")
 
@@ -107,4 +108,5 @@ class StateTrainer(Trainer):
                 )
             loss = run(values_t, values, level, action, target, attend)
         (loss / self.num_parts).backward()
-        return loss.detach() / self.num_parts
+        share: Tensor = loss.detach() / self.num_parts
+        return share

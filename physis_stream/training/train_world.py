@@ -43,7 +43,8 @@ class Denoiser(nn.Module):
 
     def forward(self, x_t: Tensor, level: Tensor, action: Tensor, attend: DenseAttention) -> Tensor:
         """Return estimates (R, C, H, W), fp32."""
-        return x_t - level.clamp_min(0.02)[:, None, None, None] * self.transformer(x_t, level, action, attend)
+        found: Tensor = x_t - level.clamp_min(0.02)[:, None, None, None] * self.transformer(x_t, level, action, attend)
+        return found
 
 
 class WorldLoss(nn.Module):
@@ -62,7 +63,8 @@ class WorldLoss(nn.Module):
         cell = (found - x0)[:, :-1].square().mean(1, keepdim=True)
         robust = (cell + ROBUST**2).sqrt() - ROBUST
         error = (weight * robust).mean((1, 2, 3)) / level.clamp_min(0.5)
-        return (error * target).sum() / target.sum()
+        mean: Tensor = (error * target).sum() / target.sum()
+        return mean
 
 
 def pack(groups: Groups, batch: Sequences, readout: TinyReadout) -> tuple[Tensor, Tensor, Tensor]:
@@ -91,6 +93,7 @@ class WorldTrainer(Trainer):
         for name, parameter in transformer.named_parameters():
             parameter.requires_grad_(not is_state(name))
         loss = WorldLoss(transformer)
+        self.plain = loss
         self.run: Any = torch.compile(loss, dynamic=False) if compiled else loss
         self.denoise: Any = torch.compile(loss.model, dynamic=False) if compiled else loss.model
         head_dim = config.width // config.num_heads
@@ -113,7 +116,7 @@ class WorldTrainer(Trainer):
         x_t = noised(x0, torch.randn(x0.shape, generator=noise), level, clean.repeat(config.micro_batch))
         # Compiling takes a minute a layout; it pays for the two that most batches have.
         pays = name in ("clean", "cascade")
-        run, denoise = (self.run, self.denoise) if pays else (self.loss, self.loss.model)
+        run, denoise = (self.run, self.denoise) if pays else (self.plain, self.plain.model)
         with torch.autocast("cpu", torch.bfloat16):
             if passes := self.own_passes(rule, noise):
                 own = with_own_context(x_t, level, action, denoise, groups, rule, attend, noise, first_target, passes)
@@ -122,4 +125,5 @@ class WorldTrainer(Trainer):
                 x_t = mislead(x_t, clean & (frame > 0), noise, config.distrust)
             error = run(x_t, x0, level, action, weight, target, attend)
         (error / self.num_parts).backward()
-        return error.detach() / self.num_parts
+        share: Tensor = error.detach() / self.num_parts
+        return share

@@ -112,19 +112,19 @@ class TinyBlock(nn.Module):
         """
         width, heads = tokens_RTD.shape[-1:], self.num_heads
         shift_1, scale_1, gate_1, shift_2, scale_2, gate_2 = (modulation.shared_R6D + self.table).unsqueeze(2).unbind(1)
-        picture, state = (tokens_RTD, None) if self.state is None else tokens_RTD.tensor_split([-1], dim=1)
+        count = tokens_RTD.shape[1] - (self.state is not None)
+        picture, state = tokens_RTD[:, :count], tokens_RTD[:, count:]
         h = torch.addcmul(shift_1, F.layer_norm(picture, width), scale_1)
         qkv = self.qkv(h).unflatten(-1, (3 * heads, -1))
-        gain = self.qk_gain if state is None else self.qk_gain.to(qkv) * self._free.to(qkv)
+        gain = self.qk_gain if self.state is None else self.qk_gain.to(qkv) * self._free.to(qkv)
         qk, v = F.layer_norm(qkv[:, :, : 2 * heads], qkv.shape[-1:], gain), qkv[:, :, 2 * heads :]
         if self.state is not None:
             state_qk, state_v = self.state.project(state)
             qk, v = torch.cat((qk, state_qk), 1), torch.cat((v, state_v), 1)
         mixed = attend(self.index, qk[:, :, :heads], qk[:, :, heads:], v).flatten(2)
         if self.state is not None:
-            mixed, state_mixed = mixed.tensor_split([-1], dim=1)
-            state = self.state.finish(state, state_mixed.detach())
-        picture = torch.addcmul(picture, gate_1, self.out(mixed))
+            state = self.state.finish(state, mixed[:, count:].detach())
+        picture = torch.addcmul(picture, gate_1, self.out(mixed[:, :count]))
         h = torch.addcmul(shift_2, F.layer_norm(picture, width), scale_2)
         picture = torch.addcmul(picture, gate_2, self.down(F.relu(self.up(h)).square()))
-        return picture if state is None else torch.cat((picture, state), 1)
+        return picture if self.state is None else torch.cat((picture, state), 1)

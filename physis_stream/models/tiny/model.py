@@ -11,9 +11,9 @@ With `state_values` = V > 0 the last channel of the latents is a `state_plane` o
 weights of its own in every block (see `blocks`): pictures are painted by diffusion about a state that moves by itself.
 The state's part can be run alone: `embed_state`, the blocks' `state`, `state_head`.
 
-Conditioning of the picture is one vector a row (level and action), projected once to 6 D for all blocks; each block adds
-its own table, as in PixArt (arXiv 2310.00426) and Wan. The head estimates x0 and turns it into the velocity (x_t - x0) / t,
-which is better conditioned than predicting noise with few channels to carry it (cf. arXiv 2511.13720).
+Conditioning of the picture is one vector a row (level and action), projected once to 6 D for all blocks; each block
+adds its own table, as in PixArt (arXiv 2310.00426) and Wan. The head estimates x0 and turns it into the velocity
+(x_t - x0) / t, which is better conditioned than predicting noise with few channels to carry it (cf. arXiv 2511.13720).
 """
 
 from __future__ import annotations

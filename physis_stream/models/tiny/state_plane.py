@@ -20,14 +20,16 @@ SCALE = 10.0
 def spread(values: Tensor, height: int, width: int) -> Tensor:
     """Return the plane (..., 1, height, width) of values (..., V)."""
     index = torch.arange(height * width, device=values.device) % values.shape[-1]
-    return (SCALE * values[..., index]).unflatten(-1, (1, height, width))
+    plane: Tensor = (SCALE * values[..., index]).unflatten(-1, (1, height, width))
+    return plane
 
 
 def gather(plane: Tensor, count: int) -> Tensor:
     """Return the `count` values (..., V) of a plane (..., h, w): the mean of all copies that are complete sets."""
     cells = plane.flatten(-2)
     sets = cells.shape[-1] // count
-    return cells[..., : sets * count].unflatten(-1, (sets, count)).mean(-2) / SCALE
+    values: Tensor = cells[..., : sets * count].unflatten(-1, (sets, count)).mean(-2) / SCALE
+    return values
 
 
 def noise_share(height: int, width: int, count: int) -> float:
