@@ -108,7 +108,7 @@ class TinyBlock(nn.Module):
     def forward(self, tokens_RTD: Tensor, modulation: Modulation, attend: Attend) -> Tensor:
         """Return the tokens after this block; calls `attend` once.
 
-        The picture's error does not reach the state token's weights: gradients stop where it leaves attention.
+        The picture's error does not reach the state's weights: what goes between the two in attention is detached.
         """
         width, heads = tokens_RTD.shape[-1:], self.num_heads
         shift_1, scale_1, gate_1, shift_2, scale_2, gate_2 = (modulation.shared_R6D + self.table).unsqueeze(2).unbind(1)
@@ -119,7 +119,7 @@ class TinyBlock(nn.Module):
         gain = self.qk_gain if self.state is None else self.qk_gain.to(qkv) * self._free.to(qkv)
         qk, v = F.layer_norm(qkv[:, :, : 2 * heads], qkv.shape[-1:], gain), qkv[:, :, 2 * heads :]
         if self.state is not None:
-            state_qk, state_v = self.state.project(state)
+            state_qk, state_v = (part.detach() for part in self.state.project(state))
             qk, v = torch.cat((qk, state_qk), 1), torch.cat((v, state_v), 1)
         mixed = attend(self.index, qk[:, :, :heads], qk[:, :, heads:], v).flatten(2)
         if self.state is not None:

@@ -189,6 +189,10 @@ def tiny_random(
             channels, cells, cells, width=width, num_layers=num_layers, num_heads=num_heads,
             action_low=(0.0, 0.0), action_high=(512.0, 512.0), state_values=7 if has_state else 0,
         )  # fmt: skip
+        if has_state:
+            # Random dynamics over fine features are chaotic: rounding would grow until no two paths agreed.
+            transformer.state_in.weight.data *= 0.03
+            transformer.state_out.weight.data *= 0.2
         codec = TinyCausalCodec(size, size, latent_channels, 16, 32)
         readout = TinyReadout(6, (4,), latent_channels, cells, cells, 8, 16)
         starts = Starts(
