@@ -47,7 +47,7 @@ class Plan:
     num_layers: int = 6
 
 
-QUICK = Plan(frames=2_000, codec_steps=120, readout_steps=200, state_steps=60, world_steps=60, width=128, num_layers=3)
+QUICK = Plan(frames=2_000, codec_steps=120, readout_steps=200, state_steps=20, world_steps=60, width=128, num_layers=3)
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
