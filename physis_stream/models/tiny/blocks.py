@@ -123,8 +123,9 @@ class TinyBlock(nn.Module):
             qk, v = torch.cat((qk, state_qk), 1), torch.cat((v, state_v), 1)
         mixed = attend(self.index, qk[:, :, :heads], qk[:, :, heads:], v).flatten(2)
         if self.state is not None:
-            state = self.state.finish(state, mixed[:, count:].detach())
-        picture = torch.addcmul(picture, gate_1, self.out(mixed[:, :count]))
+            state = self.state.finish(state, mixed[:, count:].contiguous().detach())
+        # A linear layer takes a part of a row for a batch of matrices, and copies its weights for each.
+        picture = torch.addcmul(picture, gate_1, self.out(mixed[:, :count].contiguous()))
         h = torch.addcmul(shift_2, F.layer_norm(picture, width), scale_2)
         picture = torch.addcmul(picture, gate_2, self.down(F.relu(self.up(h)).square()))
         return picture if self.state is None else torch.cat((picture, state), 1)
