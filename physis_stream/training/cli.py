@@ -23,15 +23,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-DEFAULT_LEVELS = (1.0, 0.95, 0.9)
 STATE_STAGE: dict[str, Any] = {
     "batch": 512, "micro_batch": 256, "own_context": 0.25, "own_passes": 6, "late_shares": (0.6, 0.3, 0.05, 0.05),
     "decay_share": 0.6, "average_steps": 200,
 }  # fmt: skip
 WORLD_STAGE: dict[str, Any] = {
-    "batch": 24, "micro_batch": 4, "own_context": 0.2, "own_passes": 2, "late_shares": (0.8, 0.15, 0.02, 0.03),
-    "decay_share": 0.6,
+    "batch": 48, "micro_batch": 8, "own_context": 0.1, "own_passes": 2, "distrust": 0.7, "first_share": 0.05,
+    "shares": (0.2, 0.0, 0.0, 0.0, 0.8), "late_shares": (0.65, 0.15, 0.0, 0.0, 0.2), "decay_share": 0.6,
 }  # fmt: skip
+STATE_LEVELS = (1.0, 0.5, 0.4)
+PICTURE_STAGE: dict[str, Any] = {
+    "batch": 24, "micro_batch": 4, "own_context": 0.4, "own_passes": 2, "decay_share": 0.6,
+}  # fmt: skip
+PICTURE_LEVELS = (1.0, 0.95, 0.9)
+"""For pictures whose state is the reward alone: there is nothing to follow, so the picture carries itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,15 +136,14 @@ def train(env: str, recipe, plan: Plan, out: Path, seed: int) -> Path:  # type: 
         config = ReadoutTraining(steps=plan.readout_steps, seed=seed)
         train_readout(readout, data, config, _progress("readout", plan.readout_steps))
         checkpoint.save(out / "readout.pt", {"readout": readout.state_dict()})
+    follows = readout.num_targets > 1
     size = WorldTraining(
-        width=plan.width, num_layers=plan.num_layers, num_heads=plan.width // 64, levels=DEFAULT_LEVELS, seed=seed
-    )
+        width=plan.width, num_layers=plan.num_layers, num_heads=plan.width // 64, seed=seed,
+        levels=STATE_LEVELS if follows else PICTURE_LEVELS, clean_below=0.36 if follows else 1.0,
+    )  # fmt: skip
     stages = {
         "state": dataclasses.replace(size, steps=plan.state_steps, **STATE_STAGE),
-        # Pictures that are wrong teach to follow the state; a state that is the reward alone has nothing to follow.
-        "world": dataclasses.replace(
-            size, steps=plan.world_steps, distrust=0.5 if readout.num_targets > 1 else 0.0, **WORLD_STAGE
-        ),
+        "world": dataclasses.replace(size, steps=plan.world_steps, **(WORLD_STAGE if follows else PICTURE_STAGE)),
     }
     codec.save_pretrained(out / "codec")
     readout.save_pretrained(out / "readout")

@@ -7,6 +7,7 @@ rule says who sees whom, so what a step sees in training is what it sees when se
     cascade    S targets a frame around the served levels and the clean row, attending along the diagonal
     open       cascade without the clean row
     same_step  all frames of a sequence at one level
+    alone      every frame for itself at the levels after the first: drawing a picture from its own state
 
 Clean rows carry a little noise on top, told to the model as their level, so that a rollout's own errors look familiar;
 served, they carry none and are told a fixed level. Targets are mixtures (1 - t) x0 + t noise, and lie at levels above
@@ -27,7 +28,7 @@ from physis_stream.training.world_config import WorldTraining
 
 Denoise = Callable[[Tensor, Tensor, Tensor, DenseAttention], Tensor]
 """Noisy rows, levels, actions and attention to estimates of x0."""
-LAYOUTS = ("clean", "cascade", "open", "same_step")
+LAYOUTS = ("clean", "cascade", "open", "same_step", "alone")
 
 
 def layout_rule(name: str, config: WorldTraining) -> ContextRule:
@@ -35,6 +36,7 @@ def layout_rule(name: str, config: WorldTraining) -> ContextRule:
     num_steps = len(config.levels)
     rules = {
         "clean": ContextRule(Discipline.CLEAN, 1, config.window, commit=True),
+        "alone": ContextRule(Discipline.CLEAN, 1, config.window, commit=True),
         "cascade": ContextRule(Discipline.CASCADE, num_steps, config.window, commit=True),
         "open": ContextRule(Discipline.CASCADE, num_steps, config.window, commit=False),
         "same_step": ContextRule(Discipline.SAME_STEP, 1, config.window, commit=False),
@@ -59,14 +61,15 @@ def draw_levels(name: str, config: WorldTraining, groups: Groups, count: int, no
     size = (count, len(versions))
     limit = config.context_noise * uniform(count, 1)
     clean = limit * uniform(*size)
-    if name in ("clean", "same_step"):
-        # Of the targets, 40% start from pure noise, where the dynamics are learned, 40% lie about the levels that are
-        # served after it, and the rest anywhere, so that a profile may choose other levels.
-        shape = size if name == "clean" else (count, 1)
+    if name in ("clean", "same_step", "alone"):
+        # Of the targets, `first_share` start from pure noise, where the dynamics are learned; two thirds of the others
+        # lie about the levels that are served after it, the rest anywhere, so that a profile may choose other levels.
+        shape = (count, 1) if name == "same_step" else size
+        first = 0.0 if name == "alone" else config.first_share
         later = torch.tensor(config.levels[1:] or (1.0,))
         served = later[(len(later) * uniform(*shape)).long().clamp_max(len(later) - 1)] + 0.1 * (uniform(*shape) - 0.5)
         other = torch.where(uniform(*shape) < 0.67, served.clamp(0.4, 1.0), 1 - 0.6 * uniform(*shape).square())
-        level = torch.where(uniform(*shape) < 0.4, 1.0, other).expand(size)
+        level = torch.where(uniform(*shape) < first, 1.0, other).expand(size)
     else:
         centre = torch.tensor([*config.levels, 0.0])[versions]
         level = (centre + 0.2 * (uniform(*size) - 0.5)).clamp(0.4, 1.0)
@@ -108,8 +111,9 @@ def with_own_context(
 
 
 def mislead(x_t: Tensor, clean_G: Tensor, noise: torch.Generator, share: float) -> Tensor:
-    """Make the pictures of clean rows wrong in a `share` of the sequences, all channels but the last: noise, the first
-    frame's for ever, or another sequence's, a third each. What is to be drawn then follows from the state alone."""
+    """Make the pictures of the rows `clean_G`, all channels but the last, wrong in a `share` of the sequences: noise,
+    the first frame's for ever, or another sequence's, a third each. What is to be drawn then follows from the state
+    alone."""
     rows = x_t.unflatten(0, (-1, len(clean_G)))
     picture = rows[:, :, :-1]
     static = torch.randn(picture.shape, generator=noise)

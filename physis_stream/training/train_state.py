@@ -91,7 +91,7 @@ class StateTrainer(Trainer):
         fresh = address % 4 == 0
         groups, rule, attend = self.packed[name]
         actions, states = self.draw.states(address, config.micro_batch, fresh_start=fresh)
-        first_target = 1 if fresh else 2
+        first_target = 0 if name == "alone" else 1 if fresh else 2
         frame = torch.tensor(groups.frames)
         values = self.readout.targets(states)[:, frame].flatten(0, 1)
         action = actions[:, frame].flatten(0, 1)
@@ -102,7 +102,7 @@ class StateTrainer(Trainer):
         values_t = noised(values, error, level, clean.repeat(config.micro_batch))
         run, denoise = (self.run, self.denoise) if name in ("clean", "cascade") else (self.loss, self.denoise)
         with torch.autocast("cpu", torch.bfloat16):
-            if passes := self.own_passes(rule, noise):
+            if name != "alone" and (passes := self.own_passes(rule, noise)):
                 values_t = with_own_context(
                     values_t, level, action, denoise, groups, rule, attend, noise, first_target, passes, self.deviation
                 )

@@ -108,21 +108,21 @@ class WorldTrainer(Trainer):
         fresh = part % 3 == 0
         groups, rule, attend = self.packed[name]
         batch = self.draw(address, config.micro_batch, fresh_start=fresh)
-        first_target = 1 if fresh else 2
+        first_target = 0 if name == "alone" else 1 if fresh else 2
         x0, action, weight = pack(groups, batch, self.readout)
         level = draw_levels(name, config, groups, config.micro_batch, noise).flatten()
         clean, frame = is_clean(name, config, groups), torch.tensor(groups.frames)
         target = ((frame >= first_target) & ~clean).float().repeat(config.micro_batch)
         x_t = noised(x0, torch.randn(x0.shape, generator=noise), level, clean.repeat(config.micro_batch))
-        # Compiling takes a minute a layout; it pays for the two that most batches have.
-        pays = name in ("clean", "cascade")
+        # Compiling takes a minute a layout; it pays for those that most batches have.
+        pays = name in ("clean", "cascade", "alone")
         run, denoise = (self.run, self.denoise) if pays else (self.plain, self.plain.model)
         with torch.autocast("cpu", torch.bfloat16):
-            if passes := self.own_passes(rule, noise):
+            if name != "alone" and (passes := self.own_passes(rule, noise)):
                 own = with_own_context(x_t, level, action, denoise, groups, rule, attend, noise, first_target, passes)
                 x_t = torch.cat((own[:, :-1], x_t[:, -1:]), 1)
-            if config.distrust:
-                x_t = mislead(x_t, clean & (frame > 0), noise, config.distrust)
+            if config.distrust and name != "alone":
+                x_t = mislead(x_t, clean, noise, config.distrust)
             error = run(x_t, x0, level, action, weight, target, attend)
         (error / self.num_parts).backward()
         share: Tensor = error.detach() / self.num_parts

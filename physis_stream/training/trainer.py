@@ -35,7 +35,7 @@ def build_transformer(recipe: Recipe, data: LatentSet, readout: TinyReadout, con
     return TinyWorldTransformer(
         channels + 1, height, width, patch=config.patch, width=config.width, num_layers=config.num_layers,
         num_heads=config.num_heads, action_low=recipe.action_low, action_high=recipe.action_high,
-        state_values=readout.num_targets,
+        state_values=readout.num_targets, clean_below=config.clean_below,
     )  # fmt: skip
 
 
@@ -64,8 +64,11 @@ class Trainer:
         self.packed: dict[str, tuple[Groups, ContextRule, DenseAttention]] = {}
         for name in LAYOUTS:
             rule = layout_rule(name, config)
-            order = Groups.of(rule, config.frames)
-            self.packed[name] = order, rule, DenseAttention(order, rule, rope, torch.bfloat16)
+            order = Groups((0,), (0,), 0) if name == "alone" else Groups.of(rule, config.frames)
+            attend = DenseAttention(order, rule, rope, torch.bfloat16)
+            if name == "alone":
+                order = Groups(tuple(range(config.frames)), (0,) * config.frames, 0)
+            self.packed[name] = order, rule, attend
         self.step = 0
         if (saved := checkpoint.load(file)) is not None:
             self._restore(saved)

@@ -10,7 +10,8 @@ class WorldTraining:
     """`shares` are the layouts' odds: clean, cascade, open, same_step; from the share `late_from` of the steps on,
     `late_shares` take over: dynamics first, then the rules that are served. `batch` counts sequences of `frames`
     frames; a state's sequence is cheap, so its stage has many more. In a share `distrust` of the sequences the pictures
-    of clean rows are wrong while their state is right."""
+    of clean rows are wrong while their state is right. `first_share` of a clean layout's targets are at t = 1.
+    `clean_below` is the transformer's: 1.0 lets target rows see their own picture."""
 
     patch: int = 3
     width: int = 256
@@ -31,5 +32,7 @@ class WorldTraining:
     own_context: float = 0.0
     own_passes: int = 1
     distrust: float = 0.0
+    first_share: float = 0.4
+    clean_below: float = 0.36
     average_steps: int = 150
     seed: int = 0

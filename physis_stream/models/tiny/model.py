@@ -11,6 +11,11 @@ With `state_values` = V > 0 the last channel of the latents is a `state_plane` o
 weights of its own in every block (see `blocks`): pictures are painted by diffusion about a state that moves by itself.
 The state's part can be run alone: `embed_state`, the blocks' `state`, `state_head`.
 
+Rows at levels above `clean_below` are targets, (1 - t) x0 + t noise, and of these a world with a state does not see
+its own picture: below t = 1 the plane says where everything is before the first block, and the picture is drawn from
+that with the whole depth of the network; what the step before drew with less is better not copied. Rows below are
+clean ones, x0 + t noise.
+
 Conditioning of the picture is one vector a row (level and action), projected once to 6 D for all blocks; each block
 adds its own table, as in PixArt (arXiv 2310.00426) and Wan. The head estimates x0 and turns it into the velocity
 (x_t - x0) / t, which is better conditioned than predicting noise with few channels to carry it (cf. arXiv 2511.13720).
@@ -56,6 +61,7 @@ class TinyWorldTransformer(ModelMixin, ConfigMixin):
         state_values: int = 0,
         state_expansion: int = 2,
         state_octaves: int = 6,
+        clean_below: float = 0.36,
     ) -> None:
         super().__init__()
         if latent_height % patch or latent_width % patch:
@@ -87,6 +93,8 @@ class TinyWorldTransformer(ModelMixin, ConfigMixin):
             inputs = state_values * (2 * state_octaves + 1) + action_dim * (2 * action_octaves + 1) + 32
             self.state_in = nn.Linear(inputs, width)
             self.state_out = nn.Linear(width, state_values)
+            known = state_values * (2 * state_octaves + 1)
+            self.known_token, self.known_condition = nn.Linear(known, width), nn.Linear(known, width)
         for layer in (self.condition_out, self.final_out):
             nn.init.normal_(layer.weight, std=0.01)
             nn.init.zeros_(layer.bias)
@@ -103,23 +111,39 @@ class TinyWorldTransformer(ModelMixin, ConfigMixin):
         dtype = self.patch_in.weight.dtype
         x, t = x_RCHW.float(), t_R.float()
         level, action = self._level_features(t).to(dtype), self._action_features(action_RA).to(dtype)
-        condition = F.silu(self.condition_mid(F.silu(self.level_in(level) + self.action_in(action))))
+        condition = self.level_in(level) + self.action_in(action)
+        tokens = self.patch_in(self._patches(x, t).to(dtype)) + self.place
+        if self.state_values:
+            values = gather(x[:, -1], self.state_values)
+            known = self._known_features(values, t).to(dtype)
+            condition, tokens = condition + self.known_condition(known), tokens + self.known_token(known)[:, None]
+            tokens = torch.cat((tokens, self.embed_state(values, t, action_RA).to(tokens.dtype)), 1)
+        condition = F.silu(self.condition_mid(F.silu(condition)))
         shared = self.condition_out(condition).unflatten(-1, (6, -1))
         final = self.final_out(condition).unflatten(-1, (2, -1))
-        picture = x[:, :-1] if self.state_values else x
-        patches = F.pixel_unshuffle(picture, self.patch).flatten(2).transpose(1, 2)
-        tokens = self.patch_in(patches.to(dtype)) + self.place
-        if self.state_values:
-            state = self.embed_state(gather(x[:, -1], self.state_values), t, action_RA)
-            tokens = torch.cat((tokens, state.to(tokens.dtype)), 1)
         return tokens, Modulation(shared, final, x, t)
 
     def embed_state(self, values_RV: Tensor, t_R: Tensor, action_RA: Tensor) -> Tensor:
         """Turn noisy state values, levels and actions into state tokens (R, 1, D)."""
-        turn = (values_RV[:, :, None] * self._state_frequencies.to(values_RV.device)).flatten(1)
-        features = (values_RV, turn.sin(), turn.cos(), self._action_features(action_RA), self._level_features(t_R))
+        features = (self._state_features(values_RV), self._action_features(action_RA), self._level_features(t_R))
         token: Tensor = self.state_in(torch.cat(features, -1).to(self.state_in.weight.dtype))
         return token[:, None]
+
+    def _patches(self, x_RCHW: Tensor, t_R: Tensor) -> Tensor:
+        """Return the picture's patches (R, T, features); empty where a row is not to see its own."""
+        if self.state_values:
+            x_RCHW = x_RCHW[:, :-1] * (t_R <= self.config.clean_below)[:, None, None, None]
+        return F.pixel_unshuffle(x_RCHW, self.patch).flatten(2).transpose(1, 2)
+
+    def _known_features(self, values_RV: Tensor, t_R: Tensor) -> Tensor:
+        """What the plane says of the row's own state, undone from its level; nothing at levels near 1."""
+        t = t_R[:, None]
+        values = torch.where(t <= self.config.clean_below, values_RV, values_RV / (1 - t).clamp_min(0.1))
+        return self._state_features(values) * (t < 0.9)
+
+    def _state_features(self, values_RV: Tensor) -> Tensor:
+        turn = (values_RV[:, :, None] * self._state_frequencies.to(values_RV.device)).flatten(1)
+        return torch.cat((values_RV, turn.sin(), turn.cos()), -1)
 
     def _level_features(self, t_R: Tensor) -> Tensor:
         turn = t_R.float()[:, None] * self._level_frequencies.to(t_R.device)
