@@ -114,12 +114,12 @@ def test_a_decoder_that_raises_fails_only_whom_it_decoded():
         broken = False
 
         def __getattr__(self, name):
-            return getattr(WORLD.codec, name)
+            return getattr(WORLD.vision, name)
 
         def decode(self, latents, state):
             if self.broken:
                 raise RuntimeError("no codec today")
-            return WORLD.codec.decode(latents, state)
+            return WORLD.vision.decode(latents, state)
 
     codec = Codec()
     player = Player(dataclasses.replace(served(), codec=codec))
