@@ -129,7 +129,8 @@ class EngineCore:
         roster = self._roster
         if roster.outstanding is not None:
             return None
-        self._flow.wake(now_ns, self._admission.gather_ns)
+        if self._flow.wake(now_ns) and (gather_ns := self._admission.gather_ns):
+            self._flow.wake(now_ns, gather_ns)
         shape_key, items = self._scheduler.select(now_ns, self._admission.pulse_ns)
         if not items and not roster.ops:
             return None

@@ -39,19 +39,16 @@ class Flow:
             heapq.heappop(self._wakes)
         return self._wakes[0][0] if self._wakes else None
 
-    def wake(self, now_ns: int, gather_ns: int = 0) -> None:
-        """Let the sessions whose time has come want their next chunk, and with them those whose time comes within
-        `gather_ns`: their rows share batches from here on, and a row in company costs a fraction of one alone. Only
-        one whose time has come gathers others; if every tick did, all would come earlier and none together."""
-        if self._wake_until(now_ns, now_ns) and gather_ns:
-            self._wake_until(now_ns + gather_ns, now_ns)
-
-    def _wake_until(self, until_ns: int, now_ns: int) -> bool:
+    def wake(self, now_ns: int, early_ns: int = 0) -> bool:
+        """Let the sessions whose time has come, or comes within `early_ns`, want their next chunk; returns if there
+        were any. Sessions that open together share batches from then on, and a row in company costs a fraction of one
+        alone. Let only those whose time has come take others along: if every tick did, all would come earlier and none
+        together."""
         names = []
-        while (open_ns := self.next_wake_ns()) is not None and open_ns <= until_ns:
+        while (open_ns := self.next_wake_ns()) is not None and open_ns <= now_ns + early_ns:
             names.append(heapq.heappop(self._wakes)[1])
         for name in names:
-            self.consider_opening(self._roster.sessions[name], now_ns, early_ns=until_ns - now_ns)
+            self.consider_opening(self._roster.sessions[name], now_ns, early_ns)
         return bool(names)
 
     def consider(self, session: Session, now_ns: int) -> None:
