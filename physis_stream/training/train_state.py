@@ -9,18 +9,16 @@ and a number that is hard to foresee (a reward) does not drown the others.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from physis_stream.models.attention import DenseAttention
+from physis_stream.models.attention import DenseAttention, Groups
 from physis_stream.models.rope import RopeTable, rope_table
 from physis_stream.models.tiny.model import TinyWorldTransformer
 from physis_stream.models.tiny.readout import TinyReadout
 from physis_stream.models.tiny.state_plane import noise_share
 from physis_stream.training.latents import LatentSet
-from physis_stream.training.layouts import draw_levels, is_clean, noised, with_own_context
 from physis_stream.training.recipe import Recipe
 from physis_stream.training.trainer import Trainer, build_transformer, is_state
 from physis_stream.training.world_config import WorldTraining
@@ -78,35 +76,15 @@ class StateTrainer(Trainer):
         for name, parameter in transformer.named_parameters():
             parameter.requires_grad_(is_state(name))
         loss = StateLoss(transformer)
-        self.run: Any = torch.compile(loss, dynamic=False) if compiled else loss
-        self.denoise: Any = torch.compile(loss.model, dynamic=False) if compiled else loss.model
         self.deviation = noise_share(data.latents.shape[-2], data.latents.shape[-1], readout.num_targets)
         rope = placeless_rope(transformer, config.frames)
-        super().__init__(transformer, loss, recipe, data, readout, config, rope, out / "state.pt")
+        super().__init__(transformer, loss, recipe, data, readout, config, rope, out / "state.pt", compiled=compiled)
 
-    def part(self, step: int, part: int) -> Tensor:
-        config, name = self.config, self.layout(step)
-        address = step * self.num_parts + part
-        noise = torch.Generator().manual_seed(config.seed * 1_000_003 + address)
-        fresh = address % 4 == 0
-        groups, rule, attend = self.packed[name]
-        actions, states = self.draw.states(address, config.micro_batch, fresh_start=fresh)
-        first_target = 0 if name == "alone" else 1 if fresh else 2
+    def opens_fresh(self, part: int, address: int) -> bool:
+        return address % 4 == 0
+
+    def batch(self, address: int, groups: Groups, *, fresh: bool) -> tuple[Tensor, ...]:
+        """Return values (R, V) and actions (R, A)."""
+        actions, states = self.draw.states(address, self.config.micro_batch, fresh_start=fresh)
         frame = torch.tensor(groups.frames)
-        values = self.readout.targets(states)[:, frame].flatten(0, 1)
-        action = actions[:, frame].flatten(0, 1)
-        level = draw_levels(name, config, groups, config.micro_batch, noise).flatten()
-        clean = is_clean(name, config, groups)
-        target = ((frame >= first_target) & ~clean).float().repeat(config.micro_batch)
-        error = self.deviation * torch.randn(values.shape, generator=noise)
-        values_t = noised(values, error, level, clean.repeat(config.micro_batch))
-        run, denoise = (self.run, self.denoise) if name in ("clean", "cascade") else (self.loss, self.denoise)
-        with torch.autocast("cpu", torch.bfloat16):
-            if name != "alone" and (passes := self.own_passes(rule, noise)):
-                values_t = with_own_context(
-                    values_t, level, action, denoise, groups, rule, attend, noise, first_target, passes, self.deviation
-                )
-            loss = run(values_t, values, level, action, target, attend)
-        (loss / self.num_parts).backward()
-        share: Tensor = loss.detach() / self.num_parts
-        return share
+        return self.readout.targets(states)[:, frame].flatten(0, 1), actions[:, frame].flatten(0, 1)

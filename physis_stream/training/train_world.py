@@ -11,7 +11,6 @@ error is that of x0, weighted towards what moves; the state's part of the transf
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -23,7 +22,7 @@ from physis_stream.models.tiny.readout import TinyReadout
 from physis_stream.models.tiny.state_plane import spread
 from physis_stream.training import checkpoint
 from physis_stream.training.latents import LatentSet, Sequences
-from physis_stream.training.layouts import draw_levels, is_clean, mislead, noised, with_own_context
+from physis_stream.training.layouts import mislead
 from physis_stream.training.recipe import Recipe
 from physis_stream.training.trainer import Trainer, build_transformer, is_state
 from physis_stream.training.world_config import WorldTraining
@@ -82,6 +81,8 @@ def pack(groups: Groups, batch: Sequences, readout: TinyReadout) -> tuple[Tensor
 class WorldTrainer(Trainer):
     """The stage; starts from the state that `out/state.pt` holds, if there is one, and leaves it as it is."""
 
+    compiled_layouts = ("clean", "cascade", "alone")
+
     def __init__(
         self, recipe: Recipe, data: LatentSet, readout: TinyReadout, config: WorldTraining, out: Path,
         *, compiled: bool = True,
@@ -93,37 +94,21 @@ class WorldTrainer(Trainer):
         for name, parameter in transformer.named_parameters():
             parameter.requires_grad_(not is_state(name))
         loss = WorldLoss(transformer)
-        self.plain = loss
-        self.run: Any = torch.compile(loss, dynamic=False) if compiled else loss
-        self.denoise: Any = torch.compile(loss.model, dynamic=False) if compiled else loss.model
         head_dim = config.width // config.num_heads
         rope = rope_table(config.frames, transformer.grid[0], transformer.grid[1], head_dim, placeless=1)
-        super().__init__(transformer, loss, recipe, data, readout, config, rope, out / "world.pt")
+        super().__init__(transformer, loss, recipe, data, readout, config, rope, out / "world.pt", compiled=compiled)
 
-    def part(self, step: int, part: int) -> Tensor:
-        """Add the gradient of one micro-batch, which (step, part) determines; returns its share of the loss."""
-        config, name = self.config, self.layout(step)
-        address = step * self.num_parts + part
-        noise = torch.Generator().manual_seed(config.seed * 1_000_003 + address)
-        fresh = part % 3 == 0
-        groups, rule, attend = self.packed[name]
-        batch = self.draw(address, config.micro_batch, fresh_start=fresh)
-        first_target = 0 if name == "alone" else 1 if fresh else 2
-        x0, action, weight = pack(groups, batch, self.readout)
-        level = draw_levels(name, config, groups, config.micro_batch, noise).flatten()
-        clean, frame = is_clean(name, config, groups), torch.tensor(groups.frames)
-        target = ((frame >= first_target) & ~clean).float().repeat(config.micro_batch)
-        x_t = noised(x0, torch.randn(x0.shape, generator=noise), level, clean.repeat(config.micro_batch))
-        # Compiling takes a minute a layout; it pays for those that most batches have.
-        pays = name in ("clean", "cascade", "alone")
-        run, denoise = (self.run, self.denoise) if pays else (self.plain, self.plain.model)
-        with torch.autocast("cpu", torch.bfloat16):
-            if name != "alone" and (passes := self.own_passes(rule, noise)):
-                own = with_own_context(x_t, level, action, denoise, groups, rule, attend, noise, first_target, passes)
-                x_t = torch.cat((own[:, :-1], x_t[:, -1:]), 1)
-            if config.distrust and name != "alone":
-                x_t = mislead(x_t, clean, noise, config.distrust)
-            error = run(x_t, x0, level, action, weight, target, attend)
-        (error / self.num_parts).backward()
-        share: Tensor = error.detach() / self.num_parts
-        return share
+    def opens_fresh(self, part: int, address: int) -> bool:
+        return part % 3 == 0
+
+    def batch(self, address: int, groups: Groups, *, fresh: bool) -> tuple[Tensor, ...]:
+        """Return latents (R, C, H, W), actions (R, A) and the weight of every cell."""
+        return pack(groups, self.draw(address, self.config.micro_batch, fresh_start=fresh), self.readout)
+
+    def in_context(self, x_t: Tensor, own: Tensor, clean: Tensor, noise: torch.Generator) -> Tensor:
+        """Keep the true state beside the model's own pictures, and make pictures wrong in the share that is told to
+        distrust them."""
+        if own is not x_t:
+            x_t = torch.cat((own[:, :-1], x_t[:, -1:]), 1)
+        share = self.config.distrust
+        return mislead(x_t, clean, noise, share) if share and clean.any() else x_t

@@ -7,13 +7,14 @@ A stage trains a part of one `TinyWorldTransformer`: the state first, alone (`tr
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from physis_stream.core.context_rule import ContextRule
 from physis_stream.models.attention import DenseAttention, Groups
@@ -22,7 +23,7 @@ from physis_stream.models.tiny.model import TinyWorldTransformer
 from physis_stream.models.tiny.readout import TinyReadout
 from physis_stream.training import checkpoint
 from physis_stream.training.latents import LatentSet, SequenceDraw
-from physis_stream.training.layouts import LAYOUTS, layout_rule
+from physis_stream.training.layouts import LAYOUTS, draw_levels, is_clean, layout_rule, noised, with_own_context
 from physis_stream.training.optim import Average, MuonAdam, parameter_groups, rate
 from physis_stream.training.recipe import Recipe
 from physis_stream.training.world_config import WorldTraining
@@ -49,14 +50,23 @@ def is_state(name: str) -> bool:
     return "state_in" in name or "state_out" in name or ".state." in name
 
 
-class Trainer:
-    """One run of a stage: builds, resumes from `file`, steps, saves. A stage gives `part`."""
+class Trainer(ABC):
+    """One run of a stage: builds, resumes from `file`, steps, saves. A stage says what it draws (`batch`), how its
+    context is changed (`in_context`), which sequences open fresh, and which layouts are worth compiling. `loss` has the
+    denoiser as `model`."""
+
+    deviation = 1.0
+    """Of the noise on a row at t = 1."""
+    compiled_layouts: tuple[str, ...] = ("clean", "cascade")
+    """Compiling takes a minute a layout; it pays for those that most batches have."""
 
     def __init__(
-        self, transformer: TinyWorldTransformer, loss: nn.Module, recipe: Recipe, data: LatentSet, readout: TinyReadout,
-        config: WorldTraining, rope: RopeTable, file: Path,
+        self, transformer: TinyWorldTransformer, loss: Any, recipe: Recipe, data: LatentSet, readout: TinyReadout,
+        config: WorldTraining, rope: RopeTable, file: Path, *, compiled: bool,
     ) -> None:  # fmt: skip
         self.transformer, self.loss, self.config, self.file = transformer, loss, config, file
+        self.run: Any = torch.compile(loss, dynamic=False) if compiled else loss
+        self.denoise: Any = torch.compile(loss.model, dynamic=False) if compiled else loss.model
         self.readout = readout.eval()
         self.optimizer = MuonAdam(parameter_groups(loss.named_parameters(), is_matrix), config.learning_rate)
         self.average = Average(transformer, config.average_steps)
@@ -101,7 +111,44 @@ class Trainer:
     def part(self, step: int, part: int) -> Tensor:
         """Add the gradient of one micro-batch, which (step, part) determines, to the parameters'; returns its share of
         the loss."""
-        raise NotImplementedError
+        config, name = self.config, self.layout(step)
+        address = step * self.num_parts + part
+        noise = torch.Generator().manual_seed(config.seed * 1_000_003 + address)
+        fresh = self.opens_fresh(part, address)
+        groups, rule, attend = self.packed[name]
+        first_target = 0 if name == "alone" else 1 if fresh else 2
+        x0, action, *more = self.batch(address, groups, fresh=fresh)
+        level = draw_levels(name, config, groups, config.micro_batch, noise).flatten()
+        clean, frame = is_clean(name, config, groups), torch.tensor(groups.frames)
+        target = ((frame >= first_target) & ~clean).float().repeat(config.micro_batch)
+        error = self.deviation * torch.randn(x0.shape, generator=noise)
+        x_t = noised(x0, error, level, clean.repeat(config.micro_batch))
+        pays = name in self.compiled_layouts
+        run, denoise = (self.run, self.denoise) if pays else (self.loss, self.loss.model)
+        with torch.autocast("cpu", torch.bfloat16):
+            own = x_t
+            if name != "alone" and (passes := self.own_passes(rule, noise)):
+                own = with_own_context(
+                    x_t, level, action, denoise, groups, rule, attend, noise, first_target, passes, self.deviation
+                )
+            loss = run(self.in_context(x_t, own, clean, noise), x0, level, action, *more, target, attend)
+        (loss / self.num_parts).backward()
+        share: Tensor = loss.detach() / self.num_parts
+        return share
+
+    @abstractmethod
+    def opens_fresh(self, part: int, address: int) -> bool:
+        """Return if this micro-batch's sequences begin where episodes do."""
+
+    @abstractmethod
+    def batch(self, address: int, groups: Groups, *, fresh: bool) -> tuple[Tensor, ...]:
+        """Return clean rows (R, ...), actions (R, A) and whatever else the loss takes before `target`, rows in the
+        order of the groups."""
+
+    def in_context(self, x_t: Tensor, own: Tensor, clean: Tensor, noise: torch.Generator) -> Tensor:
+        """Return the rows as the loss sees them, of `x_t` and of the same with the model's own estimates as clean
+        rows."""
+        return own
 
     def own_passes(self, rule: ContextRule, noise: torch.Generator) -> int:
         """Draw over how many passes a micro-batch sees its own estimates as context."""

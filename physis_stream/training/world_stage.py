@@ -46,8 +46,8 @@ def _work(
         trainer.train(make_report(), step=None if team is None else team.step)
         if team is not None:
             team.close()
-    trainer.average.copy_to(trainer.transformer)
     if stage == "world":
+        trainer.average.copy_to(trainer.transformer)
         trainer.transformer.save_pretrained(out / "transformer")
 
 
