@@ -1,6 +1,7 @@
 """`physis-stream train`: from a Gymnasium environment to a world folder that can be served, in stages that resume.
 
     OUT/data/shard_*      frames, actions, states          skipped once complete
+    OUT/plays/            more actions and states          skipped once complete; if there is a state to learn
     OUT/codec.pt          codec and readout in training    resumed
     OUT/latents/          the data set through the codec   skipped once complete
     OUT/readout.pt        the readout, fitted to latents   skipped once there
@@ -24,8 +25,8 @@ from pathlib import Path
 from typing import Any
 
 STATE_STAGE: dict[str, Any] = {
-    "batch": 512, "micro_batch": 256, "own_context": 0.25, "own_passes": 6, "late_shares": (0.6, 0.3, 0.05, 0.05),
-    "decay_share": 0.6, "average_steps": 200,
+    "batch": 512, "micro_batch": 256, "own_context": 0.4, "own_passes": 6, "late_shares": (0.6, 0.4, 0.0, 0.0),
+    "first_share": 0.9, "decay_share": 0.6, "average_steps": 200,
 }  # fmt: skip
 WORLD_STAGE: dict[str, Any] = {
     "batch": 48, "micro_batch": 8, "own_context": 0.1, "own_passes": 2, "distrust": 0.7, "first_share": 0.05,
@@ -44,6 +45,7 @@ class Plan:
     """How long each stage is. `quick` is a proof that the recipe runs end to end, not a usable world."""
 
     frames: int = 256_000
+    plays: int = 1_280_000
     codec_steps: int = 3_000
     readout_steps: int = 4_000
     state_steps: int = 6_000
@@ -52,7 +54,16 @@ class Plan:
     num_layers: int = 6
 
 
-QUICK = Plan(frames=2_000, codec_steps=120, readout_steps=200, state_steps=20, world_steps=60, width=128, num_layers=3)
+QUICK = Plan(
+    frames=2_000,
+    plays=4_000,
+    codec_steps=120,
+    readout_steps=200,
+    state_steps=20,
+    world_steps=60,
+    width=128,
+    num_layers=3,
+)
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -67,9 +78,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--quick", action="store_true", help="a few minutes: proves the recipe, makes no usable world")
     parser.add_argument("--seed", type=int, default=0, help="of data, weights and batches (default: 0)")
     parser.add_argument("--threads", type=int, default=0, help="torch threads (default: all cores)")
-    for name in ("frames", "codec_steps", "readout_steps", "state_steps", "world_steps", "width", "num_layers"):
-        flag = "--" + name.replace("_", "-")
-        parser.add_argument(flag, type=int, default=None, help=f"default: {getattr(Plan(), name)}")
+    for field in dataclasses.fields(Plan):
+        flag = "--" + field.name.replace("_", "-")
+        parser.add_argument(flag, type=int, default=None, help=f"default: {field.default}")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -105,6 +116,23 @@ def _progress(name: str, total: int) -> Callable[[int, dict[str, float]], None]:
     return report
 
 
+def _play(recipe, plan: Plan, out: Path, seed: int) -> None:  # type: ignore[no-untyped-def]
+    """Play what is not there yet: episodes with pictures, and more without for a world that has a state to learn."""
+    from physis_stream.training.collect import collect
+
+    def play(name: str, count: int, seed: int, *, pictures: bool) -> None:
+        if (out / name / "starts.npy").exists():
+            return
+        partial = out / "partial"
+        collect(recipe, partial, count, seed, _progress(name.partition("/")[0], count), pictures=pictures)
+        (out / name).parent.mkdir(parents=True, exist_ok=True)
+        partial.rename(out / name)
+
+    play("data/shard_00", plan.frames, seed + 1, pictures=True)
+    if len(recipe.state.names) > 1:
+        play("plays", plan.plays, seed + 101, pictures=False)
+
+
 def train(env: str, recipe, plan: Plan, out: Path, seed: int) -> Path:  # type: ignore[no-untyped-def]
     """Run the stages that are not done yet and return the world's folder."""
     import torch
@@ -112,7 +140,7 @@ def train(env: str, recipe, plan: Plan, out: Path, seed: int) -> Path:  # type: 
     from physis_stream.models.tiny.model import TinyWorldTransformer
     from physis_stream.models.tiny.weights import save_folder
     from physis_stream.training import checkpoint
-    from physis_stream.training.collect import collect, open_shards
+    from physis_stream.training.collect import open_shards
     from physis_stream.training.export import make_profile, make_world
     from physis_stream.training.latents import load_latents
     from physis_stream.training.train_codec import CodecTraining, finish_codec, train_codec
@@ -120,11 +148,7 @@ def train(env: str, recipe, plan: Plan, out: Path, seed: int) -> Path:  # type: 
     from physis_stream.training.world_config import WorldTraining
     from physis_stream.training.world_stage import run_stage
 
-    shard = out / "data" / "shard_00"
-    if not (shard / "starts.npy").exists():
-        partial = out / "data" / "partial"
-        collect(recipe, partial, plan.frames, seed + 1, _progress("collect", plan.frames))
-        partial.rename(shard)
+    _play(recipe, plan, out, seed)
     shards = open_shards(out / "data")
     codec_config = CodecTraining(steps=plan.codec_steps, seed=seed)
     codec, readout = train_codec(recipe, codec_config, shards, out, _progress("codec", plan.codec_steps))

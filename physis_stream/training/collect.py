@@ -7,7 +7,8 @@ A data set is a folder of shards, written by one process each:
     shard_00/states.npy   float32 (N, D)
     shard_00/starts.npy   int64   (N,)     index of the first frame of the episode that frame n belongs to
 
-Frames are mapped, not read, so that a set larger than memory can be trained on.
+Frames are mapped, not read, so that a set larger than memory can be trained on. Plays of which nobody needs pictures
+are kept without frames.npy: a simulator that is not drawn is several times faster.
 """
 
 from __future__ import annotations
@@ -40,11 +41,13 @@ def _silent(step: int, losses: dict[str, float]) -> None:
     """Report nothing."""
 
 
-def collect(recipe: Recipe, folder: Path, num_frames: int, seed: int, report: Report = _silent) -> None:
+def collect(
+    recipe: Recipe, folder: Path, num_frames: int, seed: int, report: Report = _silent, *, pictures: bool = True
+) -> None:
     """Play whole episodes until `num_frames` frames are written to `folder`; the same seed gives the same bytes."""
     folder.mkdir(parents=True, exist_ok=True)
     size, num_actions, num_states = recipe.size, len(recipe.action_low), len(recipe.state.names)
-    frames = open_memmap(folder / "frames.npy", "w+", np.uint8, (num_frames, size, size, 3))
+    frames = open_memmap(folder / "frames.npy", "w+", np.uint8, (num_frames, size, size, 3)) if pictures else None
     actions = open_memmap(folder / "actions.npy", "w+", np.float32, (num_frames, num_actions))
     states = open_memmap(folder / "states.npy", "w+", np.float32, (num_frames, num_states))
     starts = open_memmap(folder / "starts.npy", "w+", np.int64, (num_frames,))
@@ -58,7 +61,9 @@ def collect(recipe: Recipe, folder: Path, num_frames: int, seed: int, report: Re
         action = np.asarray(recipe.action_default, np.float32)
         ended = False
         while n < num_frames and n - first < recipe.episode_frames:
-            frames[n], actions[n], states[n], starts[n] = recipe.frame(env), action, state, first
+            actions[n], states[n], starts[n] = action, state, first
+            if frames is not None:
+                frames[n] = recipe.frame(env)
             report(n, {})
             n += 1
             if ended:
@@ -67,7 +72,8 @@ def collect(recipe: Recipe, folder: Path, num_frames: int, seed: int, report: Re
             state, ended = recipe.step(env, action)
     env.close()
     for array in (frames, actions, states, starts):
-        array.flush()
+        if array is not None:
+            array.flush()
 
 
 def open_shards(folder: Path) -> list[Shard]:

@@ -3,7 +3,7 @@ from it."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -14,15 +14,50 @@ from physis_stream.models.tiny.codec import TinyCausalCodec
 from physis_stream.training.collect import Shard
 from physis_stream.training.train_codec import to_signed
 
+PARTS = ("actions", "states", "starts")
+
 
 @dataclass(frozen=True)
-class LatentSet:
-    """Flat arrays over N frames: latents fp16 (N, C, h, w), actions (N, A), states (N, D), starts (N,)."""
+class Plays:
+    """Flat arrays over N frames of episodes: actions (N, A), states (N, D), starts (N,)."""
 
-    latents: Tensor
     actions: Tensor
     states: Tensor
     starts: Tensor
+
+    def motion(self) -> Tensor:
+        """Return how much each frame differs from the one before it, (N,), in deviations; 0 where an episode begins."""
+        return _change(self.states / self.states.std(0).clamp_min(1e-6), self.starts)
+
+
+@dataclass(frozen=True)
+class LatentSet(Plays):
+    """The same with latents fp16 (N, C, h, w), and perhaps `plays`: these and others without pictures, for a state."""
+
+    latents: Tensor
+    plays: Plays | None = None
+
+    def with_plays(self, folder: Path) -> LatentSet:
+        """Add the plays that `collect` kept in `folder` without pictures to these; the same set if there are none."""
+        if not (folder / "starts.npy").exists():
+            return self
+        actions, states, starts = (torch.from_numpy(np.load(folder / f"{part}.npy")) for part in PARTS)
+        joined = zip(
+            (self.actions, self.states, self.starts), (actions, states, starts + len(self.starts)), strict=True
+        )
+        return replace(self, plays=Plays(*(torch.cat(both) for both in joined)))
+
+    def motion(self) -> Tensor:
+        return _change(self.latents, self.starts)
+
+
+def _change(values: Tensor, starts: Tensor) -> Tensor:
+    change = torch.zeros(len(values))
+    for first in range(1, len(change), 4096):
+        part = values[first - 1 : first + 4096].float()
+        change[first : first + 4096] = (part[1:] - part[:-1]).square().flatten(1).mean(1)
+    change[starts.unique()] = 0.0
+    return change
 
 
 @dataclass(frozen=True)
@@ -60,17 +95,7 @@ def load_latents(codec: TinyCausalCodec, shards: list[Shard], cache: Path) -> La
         offset += len(shard.frames)
     actions = torch.cat([torch.from_numpy(np.array(s.actions)) for s in shards])
     states = torch.cat([torch.from_numpy(np.array(s.states)) for s in shards])
-    return LatentSet(torch.cat(latents), actions, states, torch.cat(starts))
-
-
-def motion(data: LatentSet) -> Tensor:
-    """Return how much each frame's latent differs from the one before it, (N,); 0 where an episode begins."""
-    change = torch.zeros(len(data.latents))
-    for first in range(1, len(change), 4096):
-        part = data.latents[first - 1 : first + 4096].float()
-        change[first : first + 4096] = (part[1:] - part[:-1]).square().flatten(1).mean(1)
-    change[data.starts.unique()] = 0.0
-    return change
+    return LatentSet(actions, states, torch.cat(starts), torch.cat(latents))
 
 
 class SequenceDraw:
@@ -79,13 +104,13 @@ class SequenceDraw:
     Sequences in which much moves are drawn more often: what stands still is learned quickly.
     """
 
-    def __init__(self, data: LatentSet, frames: int, default_action: tuple[float, ...], seed: int) -> None:
+    def __init__(self, data: Plays, frames: int, default_action: tuple[float, ...], seed: int) -> None:
         self._data, self._frames, self._seed = data, frames, seed
         self._default = torch.tensor(default_action)
         inside = data.starts[: len(data.starts) - frames + 1] == data.starts[frames - 1 :]
         self._anywhere = torch.nonzero(inside)[:, 0].numpy()
         self._at_start = np.intersect1d(data.starts.unique().numpy(), self._anywhere)
-        total = motion(data).double().cumsum(0).numpy()
+        total = data.motion().double().cumsum(0).numpy()
         energy = total[self._anywhere + frames - 1] - total[self._anywhere]
         energy = np.minimum(energy, np.quantile(energy, 0.9)) + 0.3 * energy.mean() + 1e-9
         self._odds = np.cumsum(energy) / energy.sum()
@@ -107,6 +132,7 @@ class SequenceDraw:
     def __call__(self, step: int, count: int, *, fresh_start: bool) -> Sequences:
         """Return `count` sequences. The first frame's action is the default, as a session's opening frame has it."""
         index = self._index(step, count, fresh_start)
+        assert isinstance(self._data, LatentSet)
         return Sequences(self._data.latents[index].float(), self._actions(index), self._data.states[index])
 
     def states(self, step: int, count: int, *, fresh_start: bool) -> tuple[Tensor, Tensor]:

@@ -46,7 +46,7 @@ class StateModel(nn.Module):
         token = model.embed_state(values_RV, level, action)
         for index, block in enumerate(model.blocks):
             token = block.get_submodule("state")(index, token, attend)
-        return model.state_head(token[:, 0])
+        return model.state_head(token[:, 0], values_RV, level)
 
 
 class StateLoss(nn.Module):
@@ -78,7 +78,9 @@ class StateTrainer(Trainer):
         loss = StateLoss(transformer)
         self.deviation = noise_share(data.latents.shape[-2], data.latents.shape[-1], readout.num_targets)
         rope = placeless_rope(transformer, config.frames)
-        super().__init__(transformer, loss, recipe, data, readout, config, rope, out / "state.pt", compiled=compiled)
+        super().__init__(
+            transformer, loss, recipe, data.plays or data, readout, config, rope, out / "state.pt", compiled=compiled
+        )
 
     def opens_fresh(self, part: int, address: int) -> bool:
         return address % 4 == 0

@@ -22,7 +22,7 @@ from physis_stream.models.rope import RopeTable
 from physis_stream.models.tiny.model import TinyWorldTransformer
 from physis_stream.models.tiny.readout import TinyReadout
 from physis_stream.training import checkpoint
-from physis_stream.training.latents import LatentSet, SequenceDraw
+from physis_stream.training.latents import LatentSet, Plays, SequenceDraw
 from physis_stream.training.layouts import LAYOUTS, draw_levels, is_clean, layout_rule, noised, with_own_context
 from physis_stream.training.optim import Average, MuonAdam, parameter_groups, rate
 from physis_stream.training.recipe import Recipe
@@ -61,7 +61,7 @@ class Trainer(ABC):
     """Compiling takes a minute a layout; it pays for those that most batches have."""
 
     def __init__(
-        self, transformer: TinyWorldTransformer, loss: Any, recipe: Recipe, data: LatentSet, readout: TinyReadout,
+        self, transformer: TinyWorldTransformer, loss: Any, recipe: Recipe, data: Plays, readout: TinyReadout,
         config: WorldTraining, rope: RopeTable, file: Path, *, compiled: bool,
     ) -> None:  # fmt: skip
         self.transformer, self.loss, self.config, self.file = transformer, loss, config, file
@@ -101,10 +101,14 @@ class Trainer(ABC):
         """Micro-batches of one step."""
         return max(1, self.config.batch // self.config.micro_batch)
 
+    def is_late(self, step: int) -> bool:
+        """Whether a step belongs to the run's second part, which trains what is served."""
+        return step >= self.config.late_from * self.config.steps
+
     def layout(self, step: int) -> str:
         """Return the layout that all micro-batches of a step have."""
         config = self.config
-        shares = config.shares if step < config.late_from * config.steps else config.late_shares
+        shares = config.late_shares if self.is_late(step) else config.shares
         draw = torch.Generator().manual_seed(config.seed * 1_000_003 + step)
         return LAYOUTS[int(torch.multinomial(torch.tensor(shares, dtype=torch.float32), 1, generator=draw))]
 
@@ -127,7 +131,7 @@ class Trainer(ABC):
         run, denoise = (self.run, self.denoise) if pays else (self.loss, self.loss.model)
         with torch.autocast("cpu", torch.bfloat16):
             own = x_t
-            if name != "alone" and (passes := self.own_passes(rule, noise)):
+            if name != "alone" and (passes := self.own_passes(step, rule, noise)):
                 own = with_own_context(
                     x_t, level, action, denoise, groups, rule, attend, noise, first_target, passes, self.deviation
                 )
@@ -150,10 +154,12 @@ class Trainer(ABC):
         rows."""
         return own
 
-    def own_passes(self, rule: ContextRule, noise: torch.Generator) -> int:
+    def own_passes(self, step: int, rule: ContextRule, noise: torch.Generator) -> int:
         """Draw over how many passes a micro-batch sees its own estimates as context."""
         config = self.config
-        if not rule.commit or float(torch.rand((), generator=noise)) >= config.own_context:
+        if not rule.commit or not self.is_late(step):
+            return 0
+        if float(torch.rand((), generator=noise)) >= config.own_context:
             return 0
         return 1 + int(torch.randint(config.own_passes, (), generator=noise))
 

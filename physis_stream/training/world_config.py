@@ -8,7 +8,7 @@ from dataclasses import dataclass
 @dataclass(frozen=True, slots=True)
 class WorldTraining:
     """`shares` are the layouts' odds: clean, cascade, open, same_step; from the share `late_from` of the steps on,
-    `late_shares` take over: dynamics first, then the rules that are served. `batch` counts sequences of `frames`
+    `late_shares` and `own_context` take over: dynamics first, then what is served. `batch` counts sequences of `frames`
     frames; a state's sequence is cheap, so its stage has many more. In a share `distrust` of the sequences the pictures
     of clean rows are wrong while their state is right. `first_share` of a clean layout's targets are at t = 1.
     `clean_below` is the transformer's: 1.0 lets target rows see their own picture."""

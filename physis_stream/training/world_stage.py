@@ -31,7 +31,7 @@ def _open_trainer(stage: str, env: str, size: int, out: Path, config: WorldTrain
     """Build the trainer from what the earlier stages left in `out`, at the newest checkpoint if there is one."""
     codec = TinyCausalCodec.from_pretrained(out / "codec")
     readout = TinyReadout.from_pretrained(out / "readout")
-    data = load_latents(codec, open_shards(out / "data"), out / "latents")
+    data = load_latents(codec, open_shards(out / "data"), out / "latents").with_plays(out / "plays")
     # Compiling takes minutes, which a short run would not win back.
     return STAGES[stage](recipe_for(env, size=size), data, readout, config, out, compiled=config.steps > 500)
 

@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 
 from physis_stream.models.noise_schedule import add_noise, estimate, implied_noise
-from physis_stream.models.tiny.state_plane import SCALE, gather, noise_share, spread
+from physis_stream.models.tiny.state_plane import SCALE, gather, noise_share, precondition, spread
 from physis_stream.models.tiny.weights import tiny_random
 
 
@@ -119,3 +119,15 @@ def test_a_plane_keeps_its_values_and_noise_on_it_averages_out(shape):
     torch.testing.assert_close(gather(plane[:, 0], count), values, atol=1e-5, rtol=1e-5)
     noisy = gather((plane + torch.randn(plane.shape, generator=random))[:, 0], count)
     assert (noisy - values).std() == pytest.approx(noise_share(height, width, count), rel=0.05)
+
+
+def test_a_known_value_passes_through_a_state_head_and_an_unknown_one_is_the_networks():
+    truth, found = torch.randn(2000, 3), torch.randn(2000, 3)
+    for level, allowed in ((1.0, None), (0.5, 0.011), (0.1, 0.0012)):
+        t = torch.full((2000, 1), level)
+        noisy = (1 - t) * truth + t * 0.01 * torch.randn(2000, 3)
+        kept = precondition(noisy, torch.zeros(2000, 3), t, 0.01)
+        if allowed is None:
+            assert torch.allclose(precondition(noisy, found, t, 0.01), found)
+        else:
+            assert (kept - truth).std() < allowed

@@ -29,6 +29,17 @@ def test_the_same_seed_gives_the_same_frames(shards):
         assert np.array_equal(getattr(shards[0], part), getattr(shards[1], part))
 
 
+def test_plays_without_pictures_are_those_with_them_and_follow_on_from_a_sets_own(shards, tmp_path):
+    collect(SHORT, tmp_path, 60, seed=1, pictures=False)
+    assert not (tmp_path / "frames.npy").exists()
+    parts = [torch.from_numpy(np.array(getattr(shards[0], part))) for part in ("actions", "states", "starts")]
+    data = LatentSet(*parts, torch.zeros(60, 4, 12, 12)).with_plays(tmp_path)
+    assert torch.equal(data.plays.states, torch.cat((parts[1], parts[1])))
+    assert torch.equal(data.plays.starts, torch.cat((parts[2], parts[2] + 60)))
+    assert torch.equal(data.plays.motion()[::12], torch.zeros(10))
+    assert data.with_plays(tmp_path / "none") is data
+
+
 def test_episodes_are_marked_and_open_with_the_default_action(shards):
     starts = shards[0].starts
     assert list(np.unique(starts)) == [0, 12, 24, 36, 48]
@@ -61,7 +72,7 @@ def test_clips_are_addressed_and_stay_within_an_episode(shards):
 def numbered(count=60, episode=12):
     index = torch.arange(count)
     latents = index.half().view(-1, 1, 1, 1).expand(-1, 4, 12, 12)
-    return LatentSet(latents, index.float()[:, None].expand(-1, 2), index.float()[:, None], index // episode * episode)
+    return LatentSet(index.float()[:, None].expand(-1, 2), index.float()[:, None], index // episode * episode, latents)
 
 
 def test_sequences_are_consecutive_frames_of_one_episode():

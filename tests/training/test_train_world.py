@@ -32,10 +32,10 @@ def trainer(out, config=SMALL, kind=WorldTrainer):
     random = torch.Generator().manual_seed(0)
     count = 160
     data = LatentSet(
-        torch.randn(count, 4, 12, 12, generator=random).half(),
         torch.rand(count, 2, generator=random) * 512,
         torch.randn(count, 6, generator=random),
         torch.arange(count) // 16 * 16,
+        torch.randn(count, 4, 12, 12, generator=random).half(),
     )
     torch.manual_seed(1)
     return kind(RECIPE, data, TinyReadout(6, (4,), 4, 12, 12, 8, 16), config, out, compiled=False)

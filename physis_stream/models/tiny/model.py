@@ -33,7 +33,7 @@ from torch import Tensor, nn
 
 from physis_stream.models.interface import Attend
 from physis_stream.models.tiny.blocks import Modulation, TinyBlock
-from physis_stream.models.tiny.state_plane import gather, spread
+from physis_stream.models.tiny.state_plane import gather, noise_share, precondition, spread
 
 MIN_LEVEL = 0.02
 """Least t that the head divides by; below it the velocity of a clean row is of no use anyway."""
@@ -163,13 +163,19 @@ class TinyWorldTransformer(ModelMixin, ConfigMixin):
         patches = self.patch_out(h).float().transpose(1, 2).unflatten(2, self.grid)
         x0 = F.pixel_shuffle(patches, self.patch)
         if self.state_values:
-            x0 = torch.cat((x0, spread(self.state_head(tokens_RTD[:, -1]), *x0.shape[-2:])), 1)
+            x0 = torch.cat((x0, spread(self._state(tokens_RTD[:, -1], modulation), *x0.shape[-2:])), 1)
         return (modulation.x_RCHW - x0) / modulation.t_R.clamp_min(MIN_LEVEL)[:, None, None, None]
 
-    def state_head(self, token_RD: Tensor) -> Tensor:
-        """Return state values (R, V). Summed in fp32: in bf16 a number would be rounded to one part in 256."""
+    def _state(self, token_RD: Tensor, modulation: Modulation) -> Tensor:
+        return self.state_head(token_RD, gather(modulation.x_RCHW[:, -1], self.state_values), modulation.t_R)
+
+    def state_head(self, token_RD: Tensor, values_RV: Tensor, t_R: Tensor) -> Tensor:
+        """Return estimates of the clean state values (R, V) of rows that hold `values_RV` at levels above
+        `clean_below`. Summed in fp32: in bf16 a number would be rounded to one part in 256."""
         h = F.layer_norm(token_RD.float(), token_RD.shape[-1:])
-        return (h[:, None] * self.state_out.weight.float()).sum(-1) + self.state_out.bias.float()
+        found = (h[:, None] * self.state_out.weight.float()).sum(-1) + self.state_out.bias.float()
+        share = noise_share(self.config.latent_height, self.config.latent_width, self.state_values)
+        return precondition(values_RV.float(), found, t_R.float()[:, None], share)
 
     def forward(self, x_RCHW: Tensor, t_R: Tensor, action_RA: Tensor, attend: Attend) -> Tensor:
         """Return the velocity (R, C, H, W) in fp32, running all blocks."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-SCALE = 10.0
+SCALE = 50.0
 """What a value of one standard deviation is in the plane."""
 
 
@@ -30,6 +30,18 @@ def gather(plane: Tensor, count: int) -> Tensor:
     sets = cells.shape[-1] // count
     values: Tensor = cells[..., : sets * count].unflatten(-1, (sets, count)).mean(-2) / SCALE
     return values
+
+
+def precondition(values: Tensor, found: Tensor, level_R1: Tensor, share: float) -> Tensor:
+    """Return the estimate of clean values (R, V) from noisy `values` = (1 - t) x0 + t noise and a network's output.
+
+    The network's output is the answer at t = 1, and below it a correction in units of the noise that is left, which
+    has the deviation `share` times t: what is known already passes through exactly (the skip connection of Karras et
+    al., 2022, arXiv 2206.00364, table 1, for data of unit deviation).
+    """
+    kept, noise = 1 - level_R1, share * level_R1
+    total = kept.square() + noise.square()
+    return values * (kept / total) + found * (noise * total.rsqrt())
 
 
 def noise_share(height: int, width: int, count: int) -> float:
